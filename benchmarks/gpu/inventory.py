@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from benchmarks.gpu.nccl_ranks import check_gpus
 from benchmarks.lab import environment
 from benchmarks.lab.ending import ending_well
 from benchmarks.many_cores import lacks
+from benchmarks.method.experiment import Line
 from benchmarks.method.table import markdown
 
 MIB = 1 << 20
@@ -119,14 +118,8 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.inventory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser = Line("gpu.inventory", __doc__, device="cuda", json=None)
     parser.add_argument("--tiny", action="store_true", help="copies of some KiB, to try this tool")
-    parser.add_argument("--json", type=Path, help="also write it there")
     given = parser.parse_args()
     with ending_well("inventory"):
         document = machine()

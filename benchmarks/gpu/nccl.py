@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu.nccl_ranks import check_gpus
@@ -27,14 +26,13 @@ from benchmarks.lab import environment
 from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.network import check_network
-from benchmarks.lab.traffic import link_of
 from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.experiment import Line, effort_of, shape_of
 from benchmarks.method.paired import Effort
 from benchmarks.method.paired import compare as in_turn
 from benchmarks.method.report import Report, nccl_notes
 from benchmarks.method.row import Row
-from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size
+from benchmarks.method.table import markdown, spread
 
 CONTENDERS = ("tcp", "ring")
 HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "worker CPU s/GB"]
@@ -74,7 +72,7 @@ def lines(row: Row) -> list[str]:
     """Return the table, the notes and rank 0's log of NCCL."""
     ring, cells = "Gloo ring" if row.device == "cpu" else "NCCL ring", []
     for name, measurement in row.measured.items():
-        quartiles, factor = row.quartiles(name), row.times_as_fast_unshaped(name)
+        factor = row.times_as_fast_unshaped(name)
         cells.append(
             [
                 (ring if name == "ring" else "ours, TCP") + (" (*)" if row.doubts(name) else ""),
@@ -82,7 +80,7 @@ def lines(row: Row) -> list[str]:
                 "" if factor is None else f"{1e3 * row.unshaped_s[name]:.0f}",
                 "" if factor is None else f"{factor:.2f}",
                 f"{row.algbw_mbit_s(name):.0f}",
-                "" if quartiles is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*quartiles),
+                spread(row.quartiles(name)),
                 f"{row.worker_cpu_s_per_gb(name):.2f}",
             ]
         )
@@ -93,39 +91,35 @@ def lines(row: Row) -> list[str]:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.nccl",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    line = Line(
+        "gpu.nccl",
+        __doc__,
+        workers=4,
+        reducers=None,
+        rate=500.0,
+        unshaped=False,
+        size="64MiB",
+        device="cuda",
+        rounds=5,
+        warmup=2,
+        json=None,
     )
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--reducers", type=int, help="as many as workers by default")
-    parser.add_argument("--rate", type=float, default=500, help="Mbit/s of every link, each way")
-    parser.add_argument("--unshaped", action="store_true", help="only on loopback, where no root is needed")
-    parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
-    given = parser.parse_args(argv)
-    given.reducers = given.workers if given.reducers is None else given.reducers
-    if given.workers < 2 or given.reducers < 1 or given.rounds < 1 or given.rate <= 0:
-        parser.error("--workers must be at least 2, --reducers and --rounds 1, --rate above 0")
+    given = line.parse_args(argv)
+    if given.workers < 2 or given.reducers < 1:
+        line.error("--workers must be at least 2, --reducers 1")
     return given
 
 
 def main() -> None:
     given = parse()
-    link = None if given.unshaped else link_of(given.rate)
-    shape = Shape(workers=given.workers, reducers=given.reducers, device=given.device, link=link)
-    effort = Effort(rounds=given.rounds, budget_s=float("inf"), warmup_rounds=given.warmup)
+    shape = shape_of(given)
     with ending_well("nccl"):
-        row = compare(shape, effort, given.size)
+        row = compare(shape, effort_of(given), given.size)
     report = Report(rows=[row])
     if given.json is not None:
         report.write(given.json)
     print(environment.summary(report.environment))
-    place = "loopback" if link is None else f"{link.name} of queue"
+    place = "loopback" if shape.link is None else f"{shape.link.name} of queue"
     print(f"n={shape.workers} k={shape.reducers}, {given.size} bytes, {place}")
     print("\n".join(lines(row)))
 

@@ -17,13 +17,13 @@ from functools import partial
 
 import torch
 
-from benchmarks.lab.cluster import Shape, running
+from benchmarks.lab.cluster import running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import Rank
 from benchmarks.loads.all_reduce import AllReduce
-from benchmarks.method.paired import Effort, Measurement, Sample, compare, timed
+from benchmarks.method.experiment import Line, effort_of, shape_of, size
+from benchmarks.method.paired import Measurement, Sample, compare, timed
 from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size
 
 STAGES = ("down", "network", "up")
 _ALL = "all"
@@ -83,17 +83,8 @@ def lines(measured: dict[str, Measurement], nbytes: int) -> list[str]:
 
 
 def parse(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.pipeline",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--reducers", type=int, default=2)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--size", type=size, default=size("1024MiB"), help="of all gradients")
-    parser.add_argument("--bucket", type=size, default=size("25MiB"))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = Line("gpu.pipeline", __doc__, workers=2, reducers=2, device="cuda", size="1024MiB", rounds=5)
+    parser.add_argument("--bucket", type=size, default="25MiB")
     arguments = parser.parse_args(given)
     if not 4 <= arguments.bucket <= arguments.size:
         parser.error("a bucket has 4 bytes at least, and is no larger than --size")
@@ -104,13 +95,10 @@ def main() -> None:
     arguments = parse()
     count = arguments.size // arguments.bucket
     nbytes = count * (arguments.bucket // 4) * 4
-    shape = Shape(
-        workers=arguments.workers, reducers=arguments.reducers, device=arguments.device, sockets=True
-    )
-    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=2)
+    shape = shape_of(arguments, sockets=True)
     with ending_well("gpu_pipeline"), running(shape) as cluster:
         cluster.ranks.load(Pipeline, arguments.bucket // 4, count)
-        measured = compare(cluster, [*STAGES, _ALL], effort)
+        measured = compare(cluster, [*STAGES, _ALL], effort_of(arguments))
     print(f"n={shape.workers} k={shape.reducers}, {count} buckets, {nbytes} bytes, loopback, {shape.device}")
     print("\n".join(lines(measured, nbytes)))
 

@@ -37,11 +37,11 @@ from benchmarks.gpu import trace as gpu_trace
 from benchmarks.gpu.load import NCCL, NOOP, OURS, GpuTraining
 from benchmarks.gpu.report import LABELS, Found, bytes_of, document, lines, problems
 from benchmarks.lab import environment
-from benchmarks.lab.cluster import Cluster, Shape, running
+from benchmarks.lab.cluster import Cluster, running
 from benchmarks.lab.ending import ending_well
-from benchmarks.lab.traffic import link_of
 from benchmarks.loads.models import RECIPES
-from benchmarks.method.paired import Effort, compare
+from benchmarks.method.experiment import Line, at_least, effort_of, shape_of
+from benchmarks.method.paired import compare
 from benchmarks.method.results import RESULTS
 from benchmarks.method.table import size_text
 
@@ -53,8 +53,7 @@ def train(cluster: Cluster, given: argparse.Namespace) -> Found:
     """Train in turn, profile, and compare the weights."""
     ranks, names = cluster.ranks, given.contenders
     ranks.load(GpuTraining, given.model, given.tiny, given.examples, names, given.bucket_mb)
-    effort = Effort(rounds=given.rounds, budget_s=float("inf"), warmup_rounds=given.warmup)
-    measured = compare(cluster, names, effort)
+    measured = compare(cluster, names, effort_of(given))
     shares = {name: profiled(cluster, name, given) for name in names}
     digests = {name: ranks.call("digest", name) for name in names if name != NOOP}
     others = [name for name in digests if name != OURS] if OURS in digests else []
@@ -86,52 +85,40 @@ def slug(given: argparse.Namespace) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.training",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Line(
+        "gpu.training",
+        __doc__,
+        workers=4,
+        reducers=None,
+        rate=1000.0,
+        unshaped=False,
+        device="cuda",
+        rounds=5,
+        # DDP makes new buckets after the first step.
+        warmup=2,
+        out=RESULTS,
     )
-    parser.add_argument("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--reducers", type=int, help="as many as workers by default")
-    parser.add_argument(
-        "--rate", type=float, default=1000, help="Mbit/s of every link, each way (%(default)s)"
-    )
-    parser.add_argument("--unshaped", action="store_true", help="all on loopback instead")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(%(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="a few thousand parameters, to try this tool")
-    parser.add_argument("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
-    parser.add_argument("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
-    parser.add_argument(
-        "--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
-    # DDP makes new buckets after the first step.
-    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count (%(default)s)")
-    parser.add_argument("--profiled", type=int, default=PROFILED, help="steps in the profiler (%(default)s)")
-    parser.add_argument("--trace", type=Path, help="folder for the traces of rank 0")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
+    add = parser.add_argument
+    add("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
+    add("--tiny", action="store_true", help="a few thousand parameters, to try this tool")
+    add("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
+    add("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
+    add("--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)")
+    add("--profiled", type=at_least(1), default=PROFILED, help="steps in the profiler (%(default)s)")
+    add("--trace", type=Path, help="folder for the traces of rank 0")
     given = parser.parse_args(argv)
-    given.reducers = given.workers if given.reducers is None else given.reducers
     able = [name for name in LABELS if name != NCCL or given.device == "cuda"]
     given.contenders = able if given.contenders is None else given.contenders.split(",")
     if unknown := [name for name in given.contenders if name not in able]:
         parser.error(f"--contenders: {', '.join(unknown)} not among {', '.join(able)} on {given.device}")
-    if given.workers < 2 or min(given.reducers, given.rounds, given.profiled) < 1 or given.rate <= 0:
-        parser.error("--workers must be at least 2, --reducers, --rounds and --profiled 1, --rate above 0")
+    if given.workers < 2 or given.reducers < 1:
+        parser.error("--workers must be at least 2, --reducers 1")
     return given
 
 
 def main() -> None:
     given = parse()
-    shape = Shape(
-        workers=given.workers,
-        reducers=given.reducers,
-        device=given.device,
-        link=None if given.unshaped else link_of(given.rate),
-        sockets=True,
-    )
-    with ending_well("gpu_training"), running(shape) as cluster:
+    with ending_well("gpu_training"), running(shape_of(given, sockets=True)) as cluster:
         found = train(cluster, given)
     described = environment.describe()
     given.out.mkdir(parents=True, exist_ok=True)

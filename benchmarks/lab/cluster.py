@@ -34,6 +34,8 @@ class Shape:
     background: Bursts | None = None
     #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
     sockets: bool = False
+    #: Ranks of each host, which share its link.
+    local: int = 1
 
     @property
     def name(self) -> str:
@@ -78,8 +80,10 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
         reducers_at: list[Host] = []
         if shape.link is not None:
             slower = dict(shape.slower)
-            network = stack.enter_context(Network(shape.workers, shape.reducers, shape.link, slower))
-            workers_at, reducers_at, link = network.workers, network.reducers, network.link
+            hosts = shape.workers // shape.local
+            network = stack.enter_context(Network(hosts, shape.reducers, shape.link, slower))
+            workers_at = [host for host in network.workers for _ in range(shape.local)]
+            reducers_at, link = network.reducers, network.link
             if with_goodput:  # iperf3 must have the links to itself
                 other = (reducers_at or workers_at[1:])[0]
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], other))

@@ -8,6 +8,7 @@ last rank has its last result.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ class Effort:
     #: Most turns of each contender that count.
     rounds: int
     #: Seconds after which no further round begins, once there are `rounds_min`.
-    budget_s: float
+    budget_s: float = math.inf
     rounds_min: int = 3
     #: Rounds before the others, in which memory, congestion windows and bucket layouts settle. They
     #: are checked, but not counted.

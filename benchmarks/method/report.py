@@ -32,7 +32,7 @@ from benchmarks.lab import environment
 from benchmarks.method.results import RESULTS
 from benchmarks.method.row import Row
 from benchmarks.method.scaling import scaling
-from benchmarks.method.table import markdown, size_text, without_empty_columns
+from benchmarks.method.table import markdown, size_text, spread, without_empty_columns
 
 LATEST = RESULTS / "latest.json"
 
@@ -49,8 +49,9 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the table in Markdown, and how time grows with the number of workers."""
-        cells = [_cells(row, name) for row in self.rows for name in row.measured]
-        table = markdown(*without_empty_columns(_HEAD, cells))
+        ran = [(row, name) for row in self.rows for name in row.measured]
+        cells = [[cell(row, name) for cell in _COLUMNS.values()] for row, name in ran]
+        table = markdown(*without_empty_columns(list(_COLUMNS), cells))
         notes = [step.line() for step in scaling(self.rows)]
         notes += dict.fromkeys(line for row in self.rows for line in nccl_notes(row))
         if any(row.link is not None and row.link.goodput_mbit is None for row in self.rows):
@@ -78,10 +79,10 @@ def nccl_notes(row: Row) -> list[str]:
     """Return the notes of a row on GPUs: which NCCL was used, and which times say nothing about the network."""
     if row.nccl is None:
         return []
-    case = f"{row.what}, n={row.workers}, {'loopback' if row.link is None else row.link.name}"
+    case = f"{row.what}, n={row.workers}, {row.place}"
     notes = [f"{case}: {row.nccl.summary()}"]
     for name in row.measured:
-        label = row.ring if name == "ring" else name
+        label = row.label(name)
         if (unshaped_s := row.unshaped_s.get(name)) is not None:
             both = f"{1e3 * row.measured[name].turn_s:.0f} ms, {1e3 * unshaped_s:.0f} ms unshaped"
             notes.append(f"{case}, {label}: {both}, {row.times_as_fast_unshaped(name):.2f} times as fast")
@@ -89,50 +90,34 @@ def nccl_notes(row: Row) -> list[str]:
     return notes
 
 
-_HEAD = [
-    "load",
-    "size",
-    "n",
-    "k",
-    "link",
-    "contender",
-    "GB/s",
-    "Mbit/s",
-    "x ring (quartiles)",
-    "of iperf3",
-    "ms",
-    "p99 ms",
-    "1/s",
-    "tx",
-    "rx",
-    "drops",
-    "retr.",
-    "worker CPU s/GB",
-    "reducers CPU s/GB",
-]
+#: What the table has of a contender of a row.
+_COLUMNS: dict[str, Callable[[Row, str], str]] = {
+    "load": lambda row, _: row.what,
+    "size": lambda row, _: size_text(row.size_bytes),
+    "n": lambda row, _: f"{row.workers}",
+    "k": lambda row, _: f"{row.reducers}",
+    "link": lambda row, _: row.place,
+    "contender": lambda row, name: row.label(name) + (" (*)" if row.doubts(name) else ""),
+    "GB/s": lambda row, name: f"{row.algbw_gb_s(name):#.3g}",
+    "Mbit/s": lambda row, name: f"{row.algbw_mbit_s(name):.0f}",
+    "x ring (quartiles)": lambda row, name: spread(row.quartiles(name)),
+    "of iperf3": lambda row, name: _or_empty(row.goodput_fraction(name), ".1%"),
+    "ms": lambda row, name: f"{row.measured[name].p50_s * 1e3:.2f}",
+    "p99 ms": lambda row, name: _or_empty(row.measured[name].p99_s, ".0f", 1e3),
+    "1/s": lambda row, name: f"{1 / row.measured[name].turn_s:#.3g}",
+    "tx": lambda row, name: _of_wire(row, name, "worker_tx", ".2f"),
+    "rx": lambda row, name: _of_wire(row, name, "worker_rx", ".2f"),
+    "drops": lambda row, name: _of_wire(row, name, "dropped_packets"),
+    "retr.": lambda row, name: _of_wire(row, name, "retransmitted_segments"),
+    "worker CPU s/GB": lambda row, name: f"{row.worker_cpu_s_per_gb(name):.2f}",
+    "reducers CPU s/GB": lambda row, name: _or_empty(row.reducer_cpu_s_per_gb(name), ".2f"),
+}
 
 
-def _cells(row: Row, name: str) -> list[str]:
-    quartiles, wire, fraction = row.quartiles(name), row.wire(name), row.goodput_fraction(name)
-    reducer_cpu = row.reducer_cpu_s_per_gb(name)
-    return [
-        row.what,
-        size_text(row.size_bytes),
-        str(row.workers),
-        str(row.reducers),
-        "loopback" if row.link is None else row.link.name,
-        (row.ring if name == "ring" else name) + (" (*)" if row.doubts(name) else ""),
-        f"{row.algbw_gb_s(name):#.3g}",
-        f"{row.algbw_mbit_s(name):.0f}",
-        "" if quartiles is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*quartiles),
-        "" if fraction is None else f"{fraction:.1%}",
-        f"{row.measured[name].p50_s * 1e3:.2f}",
-        "" if row.measured[name].p99_s is None else f"{row.measured[name].p99_s * 1e3:.0f}",
-        f"{1 / row.measured[name].turn_s:#.3g}",
-        "" if wire is None else f"{wire['worker_tx']:.2f}",
-        "" if wire is None else f"{wire['worker_rx']:.2f}",
-        "" if wire is None else f"{wire['dropped_packets']}",
-        "" if wire is None else f"{wire['retransmitted_segments']}",
-        f"{row.worker_cpu_s_per_gb(name):.2f}",
-        "" if reducer_cpu is None else f"{reducer_cpu:.2f}",
-    ]
+def _or_empty(value: float | None, digits: str, factor: float = 1.0) -> str:
+    return "" if value is None else f"{value * factor:{digits}}"
+
+
+def _of_wire(row: Row, name: str, quantity: str, digits: str = "") -> str:
+    wire = row.wire(name)
+    return "" if wire is None else f"{wire[quantity]:{digits}}"

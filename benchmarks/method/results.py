@@ -15,13 +15,13 @@ RESULTS = Path(__file__).parents[1] / "results"
 FORMAT = 1
 
 
-def write(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the results of a tool; docs/measured.py makes tables of them."""
+def write(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """Write the results of a tool, and more fields; docs/measured.py makes tables of the rows."""
     document = {
         "format": FORMAT,
         "environment": environment.describe(),
         "settings": dict(settings),
         "rows": [dict(row) for row in rows],
-    }
+    } | more
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")

@@ -71,6 +71,15 @@ class Row:
         """The library whose ring was compared."""
         return "NCCL" if self.device == "cuda" else "Gloo"
 
+    @property
+    def place(self) -> str:
+        """Where it was measured."""
+        return "loopback" if self.link is None else self.link.name
+
+    def label(self, name: str) -> str:
+        """Return the name of a contender for people."""
+        return self.ring if name == "ring" else name
+
     def quartiles(self, name: str) -> tuple[float, float, float] | None:
         """Return the quartiles of ring's time / own time, over all pairs of neighbouring turns."""
         ring = self.measured.get("ring")
@@ -132,15 +141,14 @@ class Row:
 
     def line(self) -> str:
         """Return the row as text, for somebody who waits for the next one."""
-        place = "loopback" if self.link is None else self.link.name
-        case = f"{self.what}, {size_text(self.size_bytes)}, n={self.workers} k={self.reducers}, {place}"
+        case = f"{self.what}, {size_text(self.size_bytes)}, n={self.workers} k={self.reducers}, {self.place}"
         return f"{case}: {', '.join(map(self._brief, self.measured))}"
 
     def _brief(self, name: str) -> str:
         quartiles = self.quartiles(name)
         ratio = "" if quartiles is None else f" ({quartiles[1]:.2f} x ring)"
         turn_ms = value_text(1e3 * self.measured[name].turn_s)
-        return f"{self.ring if name == 'ring' else name} {turn_ms} ms{ratio}"
+        return f"{self.label(name)} {turn_ms} ms{ratio}"
 
     def json(self) -> dict[str, Any]:
         """Return the row as in the file."""

@@ -24,6 +24,14 @@ def markdown(head: Sequence[str], rows: Rows) -> list[str]:
     ]
 
 
+def spread(value: Sequence[float] | None, digits: str = ".2f") -> str:
+    """Return median and quartiles; nothing if they are not known."""
+    if value is None:
+        return ""
+    low, median, high = value
+    return f"{median:{digits}} ({low:{digits}}-{high:{digits}})"
+
+
 def size_text(count: float) -> str:
     """Return a number of bytes in KiB or MiB."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):

@@ -9,7 +9,6 @@ rank 0's part of it, and what the reducer that sent most has sent to rank 0.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 from reduction import wire
 from reduction.model import Hello
 
+from benchmarks.method.experiment import Line
 from reducer.core import actions as reducer_actions
 from reducer.core import events as reducer_events
 from reducer.core.jobs import Jobs
@@ -136,10 +136,9 @@ class Crowd:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--reducers", type=int, default=16)
-    options = parser.parse_args(arguments)
+    line = Line("micro.crowd", __doc__, reducers=16)
+    line.add_argument("--ranks", type=int, default=1024)
+    options = line.parse_args(arguments)
     tally = Crowd(options.ranks, options.reducers).run()
     print(
         f"{options.ranks} ranks, {options.reducers} reducers: {tally.seconds:.1f} s until all have started, "

@@ -9,17 +9,13 @@ benchmarks' table with these numbers.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import socket
 import statistics
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from benchmarks.method import results
-from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size, sizes
+from benchmarks.method.experiment import Line, listed, show, size
 
 GB = 1e9
 
@@ -70,31 +66,20 @@ def measure(nbytes: int, chunks: list[int], rounds: int) -> list[dict[str, float
     return rows
 
 
-def cells(row: dict[str, float]) -> list[str]:
-    """Return the cells of a row of the printed table."""
-    send, receive = row["send_cpu_s_per_gb"], row["receive_cpu_s_per_gb"]
-    return [f"{row['chunk_bytes'] // 1024} KiB", f"{send:.2f}", f"{receive:.2f}", f"{send + receive:.2f}"]
+COLUMNS = {
+    "chunk": lambda row: f"{row['chunk_bytes'] // 1024} KiB",
+    "send, CPU s/GB": "{send_cpu_s_per_gb:.2f}",
+    "receive, CPU s/GB": "{receive_cpu_s_per_gb:.2f}",
+    "both": lambda row: f"{row['send_cpu_s_per_gb'] + row['receive_cpu_s_per_gb']:.2f}",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.floor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--size", type=size, default=size("512MiB"))
-    parser.add_argument(
-        "--chunks", type=sizes, default="64KiB,256KiB,1MiB", help="bytes of a call, comma-separated"
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    arguments = parser.parse_args()
-    head = ["chunk", "send, CPU s/GB", "receive, CPU s/GB", "both"]
-    rows = measure(arguments.size, arguments.chunks, arguments.rounds)
-    print("\n".join(markdown(head, [cells(row) for row in rows])))
-    if arguments.json is not None:
-        settings = {"size_bytes": arguments.size, "rounds": arguments.rounds}
-        results.write(arguments.json, settings, rows)
+    line = Line("micro.floor", __doc__, size="512MiB", rounds=5, json=None)
+    chunks = "bytes of a call, comma-separated"
+    line.add_argument("--chunks", type=listed(size), default="64KiB,256KiB,1MiB", help=chunks)
+    given = line.parse_args()
+    show(given, COLUMNS, measure(given.size, given.chunks, given.rounds))
 
 
 if __name__ == "__main__":

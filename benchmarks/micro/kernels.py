@@ -10,7 +10,6 @@ bytes per element, four for float32. The result of all steps must be that of
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -21,8 +20,8 @@ from reduction.codecs import BLOCK_CODECS, CODECS
 from reduction.model import DType, ReduceOp
 
 from benchmarks.loads.codecs import contribution, delivered, encoding_of, reduced
+from benchmarks.method.experiment import Line, size
 from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size
 from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSlice, Residual
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
@@ -79,14 +78,9 @@ def _with_feedback(tensor: torch.Tensor, wire: WireFormat, residual: Residual) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.kernels",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--chunk", type=size, default=size("128KiB"))
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
+    line = Line("micro.kernels", __doc__, rounds=9)
+    line.add_argument("--chunk", type=size, default="128KiB")
+    arguments = line.parse_args()
     torch.set_num_threads(1)
     made = {name or "float32": steps(name, arguments.chunk) for name in WIRES}
     rates: dict[tuple[str, str], list[float]] = {}

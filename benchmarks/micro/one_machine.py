@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -27,27 +27,16 @@ from benchmarks.lab.ranks import OURS
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
+from benchmarks.method.experiment import Cell, Line, among, effort_of, listed, size, table
 from benchmarks.method.paired import Effort, Measurement, Sample, compare
 from benchmarks.method.progress import Progress, kept
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
-from benchmarks.method.table import markdown, size_text
-from benchmarks.shaped.__main__ import counts, sizes
+from benchmarks.method.table import size_text, spread
 
 DEFAULT_SIZES = "4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB"
 #: About how many bytes a turn reduces, and in how many collectives at most.
 TURN_BYTES, TURN_COLLECTIVES = 16 << 20, 50
-HEAD = [
-    "n",
-    "k",
-    "size",
-    "ours, ms",
-    "Gloo, ms",
-    "Gloo / ours (quartiles)",
-    "CPU s/GB, ours",
-    "Gloo",
-    "ours / Gloo",
-]
 
 
 class Cold(AllReduce):
@@ -101,30 +90,30 @@ class Mixed(AllReduce):
         return sample
 
 
-def cells(row: Row, name: str, peer: str = "ring") -> list[str]:
-    """Return a row's figures as text."""
-    ours, ring = row.measured[name], row.measured[peer]
-    low, median, high = ours.times_as_fast_as(ring)
-    mine, theirs = (_cpu_s_per_gb(row, each) for each in (ours, ring))
-    return [
-        str(row.workers),
-        str(row.reducers or "own"),
-        row.what.removeprefix("training step, ") if row.what != "all-reduce" else size_text(row.size_bytes),
-        f"{ours.turn_s * 1e3:.2f}",
-        f"{ring.turn_s * 1e3:.2f}",
-        f"{median:.2f} ({low:.2f}-{high:.2f})",
-        f"{mine:.2f}",
-        f"{theirs:.2f}",
-        f"{mine / theirs:.2f}",
-    ]
+def columns_of(name: str, peer: str = "ring") -> dict[str, Cell]:
+    """Return the columns of a table of rows: a contender beside another one, or beside Gloo's ring."""
+    theirs = "Gloo" if peer == "ring" else peer
 
+    def cpu(row: Row, contender: str) -> float:
+        return _cpu_s_per_gb(row, row.measured[contender])
 
-def models(text: str) -> list[str]:
-    """Return the names of a comma-separated list."""
-    names = text.split(",")
-    if unknown := set(names) - set(NARROW):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(NARROW)}")
-    return names
+    def load(row: Row) -> str:
+        is_sum = row.what == "all-reduce"
+        return size_text(row.size_bytes) if is_sum else row.what.removeprefix("training step, ")
+
+    return {
+        "n": lambda row: f"{row.workers}",
+        "k": lambda row: f"{row.reducers or 'own'}",
+        "size": load,
+        "ours, ms": lambda row: f"{row.measured[name].turn_s * 1e3:.2f}",
+        f"{theirs}, ms": lambda row: f"{row.measured[peer].turn_s * 1e3:.2f}",
+        f"{theirs} / ours (quartiles)": lambda row: spread(
+            row.measured[name].times_as_fast_as(row.measured[peer])
+        ),
+        "CPU s/GB, ours": lambda row: f"{cpu(row, name):.2f}",
+        theirs: lambda row: f"{cpu(row, peer):.2f}",
+        f"ours / {theirs}": lambda row: f"{cpu(row, name) / cpu(row, peer):.2f}",
+    }
 
 
 def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
@@ -163,41 +152,27 @@ def train(cluster: Cluster, contender: str, model: str, effort: Effort) -> Row:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.one_machine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--workers", type=counts, default=[2, 3, 4, 8])
-    parser.add_argument("--reducers", type=int, default=0, help="0: the ranks start their own")
-    parser.add_argument("--sizes", type=sizes, default=DEFAULT_SIZES)
-    parser.add_argument("--contender", choices=tuple(OURS), default="default")
-    parser.add_argument(
-        "--peer", choices=(*OURS, "ring"), default="ring", help="stands in the table in Gloo's place"
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective"
-    )
-    parser.add_argument("--mixed", action="store_true", help="with --cold: all sizes after each pause")
-    parser.add_argument("--collectives", type=int, help=f"of a turn; else those of {TURN_BYTES >> 20} MiB")
-    parser.add_argument("--train", type=models, default=[], help="training steps of these models instead")
-    parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
-    return parser.parse_args(words)
+    line = Line("micro.one_machine", __doc__, rounds=7, json=None)
+    add = line.add_argument
+    add("--workers", type=listed(int), default=[2, 3, 4, 8])
+    add("--reducers", type=int, default=0, help="0: the ranks start their own")
+    add("--sizes", type=listed(size), default=DEFAULT_SIZES)
+    add("--contender", choices=tuple(OURS), default="default")
+    add("--peer", choices=(*OURS, "ring"), default="ring", help="stands in the table in Gloo's place")
+    add("--cold", type=float, metavar="SECONDS", help="pause and barrier before each collective")
+    add("--mixed", action="store_true", help="with --cold: all sizes after each pause")
+    add("--collectives", type=int, help=f"of a turn; else those of {TURN_BYTES >> 20} MiB")
+    add("--train", type=among(NARROW), default=[], help="training steps of these models instead")
+    return line.parse_args(words)
 
 
 def main() -> None:
     given = parse()
-    effort = Effort(rounds=given.rounds, budget_s=float("inf"))
-    report = Report()
-    head = [name if given.peer == "ring" else name.replace("Gloo", given.peer) for name in HEAD]
-
-    def table(rows: Sequence[Row]) -> list[str]:
-        return markdown(head, [cells(row, given.contender, given.peer) for row in rows])
-
+    effort = effort_of(given)
+    report, columns = Report(), columns_of(given.contender, given.peer)
     loads = given.train or given.sizes
     progress = Progress([float(workers) for workers in given.workers for _ in loads])
-    with kept("one_machine", lambda: report.show(given.json, table)):
+    with kept("one_machine", lambda: report.show(given.json, partial(table, columns))):
         for workers in given.workers:
             with running(Shape(workers=workers, reducers=given.reducers)) as cluster:
                 for load in loads:

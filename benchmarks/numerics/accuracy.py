@@ -31,8 +31,6 @@ was sent. Writes accuracy.json.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -43,9 +41,10 @@ import numpy as np
 import torch
 from reduction.model import ReduceOp
 
-from benchmarks.lab import environment
-from benchmarks.lab.ranks import Ranks, RanksFailed
-from benchmarks.method.results import RESULTS
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import Ranks
+from benchmarks.method import results
+from benchmarks.method.experiment import Line, among, fail, listed, settings_of
 from benchmarks.method.table import markdown
 from benchmarks.numerics.accuracy_sums import (
     HOOKS,
@@ -61,8 +60,6 @@ from benchmarks.numerics.accuracy_sums import (
     torch_average,
 )
 
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 #: Most ranks that run Gloo.
 REAL_MAX = 8
 #: Most that our errors may be, as multiples of torch's, for bf16 at n=LIMIT_WORKERS.
@@ -70,18 +67,8 @@ WORST_LIMIT, MEAN_LIMIT, LIMIT_WORKERS = 0.3, 0.5, 8
 #: The address of a reducer for communicators that are never used.
 _NOWHERE = ("127.0.0.1:9",)
 
-HEAD = (
-    "wire dtype",
-    "n",
-    "sent: worst",
-    "mean",
-    "x torch: worst",
-    "mean",
-    "gradients: worst",
-    "mean",
-    "x torch: worst",
-    "mean",
-)
+_ERRORS = ("{}: worst", "mean", "x torch: worst", "mean")
+HEAD = ("wire dtype", "n", *(name.format(true) for true in ("sent", "gradients") for name in _ERRORS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,58 +182,36 @@ def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], 
 def main() -> None:
     given = _arguments()
     torch.set_num_threads(1)  # the ranks share the cores
-    try:
+    with ending_well("accuracy"):
         compared, problems = measure(given.data, given.workers)
-    except RanksFailed as error:
-        sys.exit(f"accuracy: {error}")
     problems += broken(compared, given.worst_limit, given.mean_limit)
-    described = environment.describe()
-    print(environment.summary(described))
     for data in given.data:
         print(f"\n{data}; x torch: by the error of torch's hook, for fp8, int8 and topk of that for bf16\n")
         print("\n".join(markdown(HEAD, [cells(row) for row in compared if row.data == data])))
     if small := [count for count in given.workers if count <= REAL_MAX]:
         print(f"\ntorch's hooks ran over Gloo for n = {', '.join(map(str, small))}; above, the ring here")
-    given.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "format": FORMAT,
-        "environment": described,
-        "rows": [asdict(row) for row in compared],
-        "problems": problems,
-    }
-    (given.out / "accuracy.json").write_text(json.dumps(document, indent=1) + "\n")
-    if problems:
-        sys.exit("\n".join(["accuracy: failed", *problems]))
+    rows = [asdict(row) for row in compared]
+    results.write(given.out / "accuracy.json", settings_of(given), rows, problems=problems)
+    fail("accuracy", problems)
     print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.numerics.accuracy", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--workers", type=_counts, default="2,4,8,16,32,64", help="values of n (%(default)s)")
-    parser.add_argument(
-        "--data", type=_names, default=",".join(SOURCES), help="which gradients (%(default)s)"
-    )
+    line = Line("numerics.accuracy", __doc__, out=results.RESULTS)
+    add = line.add_argument
+    add("--workers", type=_counts, default="2,4,8,16,32,64", help="values of n (%(default)s)")
+    add("--data", type=among(SOURCES), default=",".join(SOURCES), help="which gradients (%(default)s)")
     limit = f"most of torch's error at n={LIMIT_WORKERS}, bf16 (%(default)s)"
-    parser.add_argument("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
-    parser.add_argument("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
-    return parser.parse_args()
+    add("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
+    add("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
+    return line.parse_args()
 
 
 def _counts(text: str) -> list[int]:
-    counts = sorted({int(part) for part in text.split(",")})
+    counts = sorted(set(listed(int)(text)))
     if counts[0] < 2 or counts[-1] > 1024:
         raise argparse.ArgumentTypeError("n is from 2 to 1024")
     return counts
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := set(names) - set(SOURCES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(SOURCES)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -23,24 +23,20 @@ convergence-MODEL.json.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import environment
-from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import Ranks
 from benchmarks.lab.reducers import Reducers
+from benchmarks.method.experiment import Line, among, at_least, fail, show
 from benchmarks.method.results import RESULTS
-from benchmarks.method.table import markdown
 from benchmarks.numerics.convergence_load import HOOKS, LEARNERS, Training, Way, torch_bytes
 from reducer.observe.status import StatusAccess, fetch
 
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 REDUCERS = 2
 WIRES = ("fp32", "bf16", "fp16", "fp8", "int8", "topk")
 BASELINES = ("none", *HOOKS, "powersgd")
@@ -51,7 +47,13 @@ SLICES = 10
 #: Most seconds until a reducer answers a status request.
 _STATUS_S = 10.0
 
-HEAD = ("way", "final loss", "by fp32", "KiB per step", "x fewer")
+COLUMNS = {
+    "way": "{way}",
+    "final loss": "{final:.4f}",
+    "by fp32": "{above_fp32:+.2%}",
+    "KiB per step": lambda row: f"{row['step_bytes'] / 1024:.1f}",
+    "x fewer": "{times_fewer_bytes:.1f}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +160,6 @@ def row_of(trained: Trained, reference: Trained, full_bytes: float) -> dict[str,
     }
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """Return the cells of HEAD."""
-    return [
-        row["way"],
-        f"{row['final']:.4f}",
-        f"{row['above_fp32']:+.2%}",
-        f"{row['step_bytes'] / 1024:.1f}",
-        f"{row['times_fewer_bytes']:.1f}",
-    ]
-
-
 def worse(trained: Sequence[Trained], limit: float) -> list[str]:
     """Return a message for each wire dtype of CHECKED that ends too far above fp32."""
     reference = trained[0]
@@ -183,82 +174,44 @@ def worse(trained: Sequence[Trained], limit: float) -> list[str]:
 
 def main() -> None:
     given = _arguments()
-    try:
-        chosen = ways(given.wires, given.baselines, given.shard)
-        trained = run(given.model, given.steps, given.workers, chosen)
-    except RanksFailed as error:
-        sys.exit(f"convergence: {error}")
+    with ending_well("convergence"):
+        trained = run(
+            given.model, given.steps, given.workers, ways(given.wires, given.baselines, given.shard)
+        )
     shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().model().parameters()]
     shards = given.shard or 1
     full_bytes = torch_bytes("none", shapes, 0, given.workers // shards) / shards
-    described = environment.describe()
-    print(environment.summary(described))
-    print(f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n")
+    title = f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n"
     rows = [row_of(training, trained[0], full_bytes) for training in trained]
-    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
     problems = worse(trained, LIMIT)
-    given.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "format": FORMAT,
-        "environment": described,
-        "settings": {
-            "model": given.model,
-            "steps": given.steps,
-            "workers": given.workers,
-            "reducers": REDUCERS,
-            "shard": given.shard,
-        },
-        "rows": rows,
-        "trained": [asdict(training) for training in trained],
-        "problems": problems,
-    }
-    name = f"convergence-{'hsdp-' if given.shard else ''}{given.model}"
-    (given.out / f"{name}.json").write_text(json.dumps(document) + "\n")
-    if problems:
-        sys.exit("\n".join(["convergence: failed", *problems]))
+    path = given.out / f"convergence-{'hsdp-' if given.shard else ''}{given.model}.json"
+    losses = [asdict(training) for training in trained]
+    show(given, COLUMNS, rows, title, path=path, trained=losses, problems=problems)
+    fail("convergence", problems)
     print(f"\n{' and '.join(CHECKED)}, where trained, end at most {LIMIT:.0%} above fp32")
 
 
-def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return a parser for comma-separated lists of these names; topk:RATIO is always known."""
-
-    def parse(text: str) -> list[str]:
-        names = [part for part in text.split(",") if part]
-        if unknown := sorted({name for name in names if not name.startswith("topk:")} - set(known)):
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} unknown; known are {', '.join(known)}")
-        return names
-
-    return parse
+def add_ways(line: Line, wires: str, baselines: str) -> None:
+    """Add the options of the ways in which to train, with these defaults."""
+    ours = "ours, also topk:RATIO; always fp32 (%(default)s)"
+    line.add_argument("--wires", type=among(WIRES, also="topk:"), default=wires, help=ours)
+    line.add_argument("--baselines", type=among(BASELINES), default=baselines, help="torch's (%(default)s)")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.numerics.convergence", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--steps", type=int, default=400, help="of each training (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="(%(default)s)")
-    parser.add_argument("--model", choices=tuple(LEARNERS), default="transformer", help="(%(default)s)")
-    parser.add_argument(
-        "--wires",
-        type=names_of(WIRES),
-        default=",".join(WIRES),
-        help="ours, also topk:RATIO; always fp32 (%(default)s)",
-    )
-    parser.add_argument(
-        "--baselines", type=names_of(BASELINES), default=",".join(BASELINES), help="torch's (%(default)s)"
-    )
-    parser.add_argument(
-        "--shard",
-        type=int,
-        default=0,
-        help="ranks of a node: HSDP over the backend, with and without error feedback; no baselines (DDP)",
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON (%(default)s)")
-    given = parser.parse_args()
-    if given.steps < 1 or given.workers < 2:
-        parser.error("--steps must be at least 1, --workers at least 2")
+    line = Line("numerics.convergence", __doc__, workers=2, out=RESULTS)
+    add = line.add_argument
+    add("--steps", type=at_least(1), default=400, help="of each training (%(default)s)")
+    add("--model", choices=tuple(LEARNERS), default="transformer", help="(%(default)s)")
+    add_ways(line, ",".join(WIRES), ",".join(BASELINES))
+    shard = "ranks of a node: HSDP over the backend, with and without error feedback; no baselines (DDP)"
+    add("--shard", type=int, default=0, help=shard)
+    given = line.parse_args()
+    if given.workers < 2:
+        line.error("--workers must be at least 2")
     if given.shard and (given.shard < 2 or given.workers % given.shard or given.workers == given.shard):
-        parser.error("--workers must be a multiple of --shard, and more; --shard at least 2")
+        line.error("--workers must be a multiple of --shard, and more; --shard at least 2")
+    given.reducers = REDUCERS
     return given
 
 

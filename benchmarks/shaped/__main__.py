@@ -15,11 +15,9 @@ environment. Needs root and iproute2.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.background import Bursts
@@ -30,51 +28,12 @@ from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method import results
-from benchmarks.method.paired import Effort, compare
+from benchmarks.method.experiment import Line, among, effort_of, listed, parts, size
+from benchmarks.method.paired import compare
 from benchmarks.method.progress import Progress, kept, weight
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
 from benchmarks.shaped import jobs
-
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-
-
-def size(text: str) -> int:
-    """Return the bytes of 64MiB, 4KiB or 4096."""
-    match = re.fullmatch(r"(\d+) ?(|KiB|MiB)", text)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 64MiB, 4KiB or 4096")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def names(text: str) -> list[str]:
-    """Return the contenders of a comma-separated list."""
-    known = (*OURS, "ring")
-    listed = text.split(",")
-    if unknown := [name for name in listed if name not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(known)}")
-    return listed
-
-
-def sizes(text: str) -> list[int]:
-    """Return the bytes of each size of a comma-separated list."""
-    return [size(part) for part in text.split(",")]
-
-
-def counts(text: str) -> list[int]:
-    """Return the whole numbers of a comma-separated list."""
-    return [int(part) for part in text.split(",")]
-
-
-def numbers(text: str) -> list[float]:
-    """Return the numbers of a comma-separated list."""
-    return [float(part) for part in text.split(",")]
-
-
-def parts(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the hosts and numbers of r0=0.5,w1=0.25."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    return tuple((host, float(part)) for host, _, part in pairs)
 
 
 def bursts(text: str) -> Bursts:
@@ -84,61 +43,38 @@ def bursts(text: str) -> Bursts:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shaped",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    link = Link(rate_mbit=500)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument(
-        "--reducers", type=counts, help="as many as workers by default; several: comma-separated"
-    )
-    rates = "Mbit/s of every link, each way; several: comma-separated"
-    parser.add_argument("--rate", type=numbers, default=[link.rate_mbit], help=rates)
-    latencies = "queue of a link in ms; several: comma-separated"
-    parser.add_argument("--latency", type=numbers, default=[link.latency_ms], help=latencies)
-    delays = "ms from a host to the switch, half of a round trip; several: comma-separated"
-    parser.add_argument("--delay", type=numbers, default=[link.delay_ms], help=delays)
+    line = Line("shaped", __doc__, workers=4, rounds=5, warmup=1, json=None)
+    add, link = line.add_argument, Link(rate_mbit=500)
+    add("--size", type=listed(size), default="64MiB", help="of the tensors; several: comma-separated")
+    add("--reducers", type=listed(int), help="as many as workers by default; several: comma-separated")
+    lists = {
+        "rate": (link.rate_mbit, "Mbit/s of every link, each way"),
+        "latency": (link.latency_ms, "queue of a link in ms"),
+        "delay": (link.delay_ms, "ms from a host to the switch, half of a round trip"),
+    }
+    for name, (value, what) in lists.items():
+        add(f"--{name}", type=listed(float), default=[value], help=f"{what}; several: comma-separated")
     segments = "TCP hands over no more segments as one packet; as many as fit a burst by default"
-    parser.add_argument("--segments", type=int, default=0, help=segments)
+    add("--segments", type=int, default=0, help=segments)
     processes = "processes of each reducer; 0: as `reducer serve` has them by default"
-    parser.add_argument("--processes", type=int, default=1, help=processes)
-    parser.add_argument("--burst", type=size, default=link.burst_bytes, help="of a link")
-    parser.add_argument("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
-    parser.add_argument(
-        "--size", type=sizes, default="64MiB", help="of the tensors; several: comma-separated"
-    )
-    parser.add_argument("--iterations", type=int, default=1, help="collectives per turn")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=1, help="rounds that do not count")
-    parser.add_argument("--contenders", type=names, default=[*TRANSPORTS, "ring"], help="comma-separated")
-    parser.add_argument(
-        "--slower",
-        type=parts,
-        default=(),
-        help="hosts with slower links: r0=0.5,w1=0.25; all are told their rates",
-    )
-    parser.add_argument(
-        "--later",
-        type=parts,
-        help="measure again with these links slower, of which no host is told, and again with all whole",
-    )
-    parser.add_argument(
-        "--background",
-        type=bursts,
-        metavar="FLOWS:ON:OFF",
-        help="other traffic between the first two workers; mean seconds of a burst and of a pause",
-    )
-    parser.add_argument(
-        "--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces"
-    )
-    parser.add_argument("--two-jobs", action="store_true", help="two jobs at once, beside each alone")
-    parser.add_argument("--no-iperf", action="store_true", help="do not measure what the link carries")
-    parser.add_argument("--json", type=Path, help="also write what `make bench` writes")
-    arguments = parser.parse_args()
+    add("--processes", type=int, default=1, help=processes)
+    add("--burst", type=size, default=link.burst_bytes, help="of a link")
+    add("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
+    add("--iterations", type=int, default=1, help="collectives per turn")
+    contenders = [*TRANSPORTS, "ring"]
+    add("--contenders", type=among((*OURS, "ring")), default=contenders, help="comma-separated")
+    slower = "hosts with slower links: r0=0.5,w1=0.25; all are told their rates"
+    add("--slower", type=parts, default=(), help=slower)
+    later = "measure again with these links slower, of which no host is told, and again with all whole"
+    add("--later", type=parts, help=later)
+    background = "other traffic between the first two workers; mean seconds of a burst and of a pause"
+    add("--background", type=bursts, metavar="FLOWS:ON:OFF", help=background)
+    add("--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces")
+    add("--two-jobs", action="store_true", help="two jobs at once, beside each alone")
+    add("--no-iperf", action="store_true", help="do not measure what the link carries")
+    arguments = line.parse_args()
     if arguments.two_jobs and (arguments.train or arguments.later):
-        parser.error("--two-jobs does all-reduces on links that stay as they are")
+        line.error("--two-jobs does all-reduces on links that stay as they are")
     return arguments
 
 
@@ -164,11 +100,6 @@ def shapes(arguments: argparse.Namespace) -> Iterator[tuple[Shape, int]]:
             background=arguments.background,
         )
         yield shape, size_bytes
-
-
-def effort_of(arguments: argparse.Namespace) -> Effort:
-    """Return how many turns to measure."""
-    return Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
 
 
 def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Iterator[Row]:

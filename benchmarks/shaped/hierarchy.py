@@ -22,25 +22,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.cluster import Cluster, Shape
+from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
-from benchmarks.lab.network import Network
-from benchmarks.lab.ranks import Ranks
-from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.hsdp import Hsdp
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
-from benchmarks.method import results
-from benchmarks.method.paired import Effort, Measurement, compare
-from benchmarks.method.records import Quartiles, quartiles
-from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import size
+from benchmarks.method.experiment import Cell, Line, effort_of, show, size
+from benchmarks.method.paired import Measurement, compare
+from benchmarks.method.records import quartiles
+from benchmarks.method.table import spread
 
 _FLAT, _RING, _NOOP = "tcp", "ring", "noop"
 _REDUCE = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo ring"}
@@ -49,24 +43,15 @@ _TRAIN = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo DDP", _NOO
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shaped.hierarchy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--local", type=int, default=2, help="ranks of each node")
-    parser.add_argument("--reducers", type=int, help="as many as nodes by default")
-    parser.add_argument("--rate", type=float, default=100, help="Mbit/s of every link, each way")
-    load = parser.add_mutually_exclusive_group()
-    load.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
+    # Two rounds do not count, since DDP makes new buckets after the first step.
+    line = Line("shaped.hierarchy", __doc__, reducers=None, rate=100.0, rounds=5, warmup=2, json=None)
+    line.add_argument("--nodes", type=int, default=4)
+    line.add_argument("--local", type=int, default=2, help="ranks of each node")
+    load = line.add_mutually_exclusive_group()
+    load.add_argument("--size", type=size, default="64MiB", help="of the tensors")
     load.add_argument("--hsdp", action="store_true", help="steps of HSDP, by the backend and by Gloo")
     load.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
-    parser.add_argument("--rounds", type=int, default=5)
-    # There are two, since DDP makes new buckets after the first step.
-    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    arguments = parser.parse_args()
+    arguments = line.parse_args()
     if arguments.train or arguments.hsdp:
         arguments.size = gradient_bytes(NARROW["transformer"])
     if arguments.reducers is None:
@@ -76,22 +61,21 @@ def parse() -> argparse.Namespace:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
     """Let the contenders take turns, and check every result."""
-    nodes, reducers, link = arguments.nodes, arguments.reducers, Link(rate_mbit=arguments.rate)
-    effort = Effort(rounds=arguments.rounds, budget_s=float("inf"), warmup_rounds=arguments.warmup)
-    with ExitStack() as stack:
-        network = stack.enter_context(Network(nodes, reducers, link))
-        running = stack.enter_context(closing(Reducers(reducers, network.reducers)))
-        hosts = [host for host in network.workers for _ in range(arguments.local)]
-        ranks = stack.enter_context(closing(Ranks(len(hosts), running.addresses, hosts=hosts)))
-        shape = Shape(workers=len(hosts), reducers=reducers, link=link)
-        contenders = list(_names(arguments))
+    shape = Shape(
+        workers=arguments.nodes * arguments.local,
+        reducers=arguments.reducers,
+        link=Link(rate_mbit=arguments.rate),
+        local=arguments.local,
+    )
+    contenders = list(_names(arguments))
+    with running(shape, with_goodput=False) as cluster:
         if arguments.hsdp:
-            ranks.load(Hsdp, contenders, nodes)
+            cluster.ranks.load(Hsdp, contenders, arguments.nodes)
         elif arguments.train:
-            ranks.load(Training, contenders)
+            cluster.ranks.load(Training, contenders)
         else:
-            ranks.load(AllReduce, arguments.size // 4, 1)
-        return compare(Cluster(shape, ranks, running, network, network.link), contenders, effort)
+            cluster.ranks.load(AllReduce, arguments.size // 4, 1)
+        return compare(cluster, contenders, effort_of(arguments))
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
@@ -119,35 +103,21 @@ def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> 
     return rows
 
 
-def lines(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[str]:
-    """Return the table, and how long a step without communication takes compared with Gloo's."""
+def columns_of(arguments: argparse.Namespace) -> dict[str, Cell]:
+    """Return the columns of the table."""
     turn = "step" if arguments.train or arguments.hsdp else "turn"
-    head = ["", f"s per {turn} (quartiles)", "x ring (quartiles)", "x flat (quartiles)", "bytes per node"]
-    head += ["algbw Mbit/s", f"worker CPU s/{turn}"]
-    cells = [
-        [
-            row["contender"],
-            _spread(row["turn_s"]),
-            _spread(row["times_as_fast_as_ring"]),
-            _spread(row["times_as_fast_as_flat"]),
-            f"{row['node_bytes_by_tensor']:.3f}",
-            f"{row['algbw_mbit_s']:.0f}",
-            f"{row['worker_cpu_s']:.2f}",
-        ]
-        for row in rows_of(arguments, measured)
-    ]
-    if arguments.hsdp:  # there is no flat mode
-        head, cells = head[:3] + head[4:], [row[:3] + row[4:] for row in cells]
-    table = markdown(head, cells)
-    if _NOOP in measured:
-        share = measured[_RING].times_as_fast_as(measured[_NOOP])
-        table += ["", f"a step without communication takes {_spread(share)} of Gloo DDP's"]
-    return table
-
-
-def _spread(value: Quartiles) -> str:
-    low, median, high = value
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+    columns: dict[str, Cell] = {
+        "": "{contender}",
+        f"s per {turn} (quartiles)": lambda row: spread(row["turn_s"]),
+        "x ring (quartiles)": lambda row: spread(row["times_as_fast_as_ring"]),
+        "x flat (quartiles)": lambda row: spread(row["times_as_fast_as_flat"]),
+        "bytes per node": "{node_bytes_by_tensor:.3f}",
+        "algbw Mbit/s": "{algbw_mbit_s:.0f}",
+        f"worker CPU s/{turn}": "{worker_cpu_s:.2f}",
+    }
+    if arguments.hsdp:
+        del columns["x flat (quartiles)"]  # there is no flat mode
+    return columns
 
 
 def main() -> None:
@@ -157,22 +127,14 @@ def main() -> None:
     with ending_well("hierarchy"):
         measured = measure(arguments)
     load = "a training with {} bytes of gradients" if arguments.train else "all-reduces of {} bytes"
-    print(
+    title = (
         f"{arguments.nodes} nodes x {arguments.local} ranks, {arguments.reducers} reducers, "
         f"{load.format(arguments.size)}, {arguments.rate:g} Mbit/s each way"
     )
-    print("\n".join(lines(arguments, measured)))
-    if arguments.json is not None:
-        settings = {
-            "nodes": arguments.nodes,
-            "local": arguments.local,
-            "reducers": arguments.reducers,
-            "rate_mbit": arguments.rate,
-            "queue_ms": Link(rate_mbit=arguments.rate).queue_ms,
-            "size_bytes": arguments.size,
-            "rounds": arguments.rounds,
-        }
-        results.write(arguments.json, settings, rows_of(arguments, measured))
+    show(arguments, columns_of(arguments), rows_of(arguments, measured), title)
+    if _NOOP in measured:
+        share = measured[_RING].times_as_fast_as(measured[_NOOP])
+        print(f"\na step without communication takes {spread(share)} of Gloo DDP's")
 
 
 if __name__ == "__main__":

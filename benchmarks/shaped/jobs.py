@@ -19,11 +19,18 @@ from typing import Any, NamedTuple
 from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ranks import Ranks
 from benchmarks.loads.all_reduce import AllReduce
+from benchmarks.method.experiment import table
 from benchmarks.method.paired import LEAD_S, Effort
 from benchmarks.method.records import quartiles
-from benchmarks.method.table import markdown
+from benchmarks.method.table import spread
 
-HEAD = ("link", "contender", "alone, s", "the slower one's part (quartiles)", "lost together (quartiles)")
+COLUMNS = {
+    "link": lambda row: row["link"].name,
+    "contender": lambda row: "Gloo" if row["contender"] == "ring" else row["contender"],
+    "alone, s": lambda row: f"{row['alone_s'].median:.2f}",
+    "the slower one's part (quartiles)": lambda row: spread(row["part_of_the_slower"]),
+    "lost together (quartiles)": lambda row: spread(row["lost"], ".1%"),
+}
 
 
 class Round(NamedTuple):
@@ -94,15 +101,4 @@ def rows_of(shape: Shape, rounds: dict[str, list[Round]]) -> list[dict[str, Any]
 
 def lines(shape: Shape, rounds: dict[str, list[Round]]) -> list[str]:
     """Return the table."""
-    assert shape.link is not None
-    cells = [
-        [
-            shape.link.name,
-            "Gloo" if row["contender"] == "ring" else row["contender"],
-            f"{row['alone_s'].median:.2f}",
-            "{1:.2f} ({0:.2f}-{2:.2f})".format(*row["part_of_the_slower"]),
-            "{1:.1%} ({0:.1%}-{2:.1%})".format(*row["lost"]),
-        ]
-        for row in rows_of(shape, rounds)
-    ]
-    return markdown(HEAD, cells)
+    return table(COLUMNS, [{"link": shape.link} | row for row in rows_of(shape, rounds)])

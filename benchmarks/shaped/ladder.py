@@ -35,9 +35,9 @@ from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.script import job
 from benchmarks.lab.traffic import Link
-from benchmarks.method import results
-from benchmarks.method.records import Quartiles, quartiles
-from benchmarks.method.table import markdown
+from benchmarks.method.experiment import Line, show
+from benchmarks.method.records import quartiles
+from benchmarks.method.table import spread
 
 _LADDER = Path(__file__).parents[2] / "examples" / "ladder"
 #: The arguments of each contender.
@@ -45,7 +45,14 @@ CONTENDERS = {rung: ["--rung", rung] for rung in ("one", "dataparallel", "ddp", 
 CONTENDERS |= {"hsdp, Gloo": ["--rung", "hsdp", "--across", "gloo"], "hsdp": ["--rung", "hsdp"]}
 #: The same training without reducers.
 WITHOUT = {"reducers": "ddp", "hsdp": "hsdp, Gloo"}
-HEAD = ("rung", "ranks", "s per epoch (quartiles)", "images/s", "x Gloo (quartiles)", "loss")
+COLUMNS = {
+    "rung": "{rung}",
+    "ranks": "{ranks}",
+    "s per epoch (quartiles)": lambda row: spread(row["epoch_s"]),
+    "images/s": "{images_per_s:.1f}",
+    "x Gloo (quartiles)": lambda row: spread(row["times_as_fast_as_without"]),
+    "loss": "{loss:.4f}",
+}
 #: Most seconds that the processes of a turn may take.
 TURN_TIMEOUT_S = 300.0
 #: What the losses with reducers and without may differ by, as a part.
@@ -149,59 +156,25 @@ def check(epochs: dict[str, list[Epoch]]) -> None:
                 raise RanksFailed(f"{name}: the loss is {ours.loss}, and {without.loss} without reducers")
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """Return the cells of HEAD."""
-    ratio = row["times_as_fast_as_without"]
-    return [
-        row["rung"],
-        f"{row['ranks']}",
-        _spread(row["epoch_s"]),
-        f"{row['images_per_s']:.1f}",
-        "" if ratio is None else _spread(ratio),
-        f"{row['loss']:.4f}",
-    ]
-
-
-def _spread(value: Quartiles) -> str:
-    low, median, high = value
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shaped.ladder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--nodes", type=int, default=4, help="and as many reducers (%(default)s)")
-    parser.add_argument("--local", type=int, default=2, help="hsdp: ranks of a node (%(default)s)")
-    parser.add_argument("--rate", type=float, default=100, help="Mbit/s of a link, each way (%(default)s)")
-    parser.add_argument("--images", type=int, default=256, help="of an epoch (%(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="images of a step (%(default)s)")
-    parser.add_argument("--width", type=int, default=32, help="of the ResNet (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    return parser.parse_args()
-
-
 def main() -> None:
-    arguments = parse()
+    line = Line("shaped.ladder", __doc__, rate=100.0, rounds=3, json=None)
+    add = line.add_argument
+    add("--nodes", type=int, default=4, help="and as many reducers (%(default)s)")
+    add("--local", type=int, default=2, help="hsdp: ranks of a node (%(default)s)")
+    add("--images", type=int, default=256, help="of an epoch (%(default)s)")
+    add("--batch", type=int, default=32, help="images of a step (%(default)s)")
+    add("--width", type=int, default=32, help="of the ResNet (%(default)s)")
+    arguments = line.parse_args()
     # Slow links are intended here. Warnings about slow ranks would hide what matters.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     with ending_well("ladder"):
         epochs = measure(arguments)
         check(epochs)
-    rows = rows_of(arguments, epochs)
-    print(
-        f"{arguments.nodes} nodes, {arguments.nodes} reducers, {arguments.rate:g} Mbit/s each way,", end=" "
+    title = (
+        f"{arguments.nodes} nodes, {arguments.nodes} reducers, {arguments.rate:g} Mbit/s each way, "
+        f"{epochs['one'][0].images} images per epoch, {arguments.batch} per step"
     )
-    print(f"{epochs['one'][0].images} images per epoch, {arguments.batch} per step")
-    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
-    if arguments.json is not None:
-        names = ("nodes", "local", "rate_mbit", "queue_ms", "images", "batch", "width", "rounds")
-        queue_ms = Link(rate_mbit=arguments.rate).queue_ms
-        settings = vars(arguments) | {"rate_mbit": arguments.rate, "queue_ms": queue_ms}
-        results.write(arguments.json, {name: settings[name] for name in names}, rows)
+    show(arguments, COLUMNS, rows_of(arguments, epochs), title)
 
 
 if __name__ == "__main__":

@@ -16,33 +16,36 @@ as fp32. Writes time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root a
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import environment
-from benchmarks.lab.cluster import Cluster, Shape, running
+from benchmarks.lab.cluster import Cluster, running
 from benchmarks.lab.ending import ending_well
-from benchmarks.lab.traffic import Link
+from benchmarks.method.experiment import Line, at_least, fail, shape_of, show
 from benchmarks.method.results import RESULTS
-from benchmarks.method.table import markdown
-from benchmarks.numerics.convergence import BASELINES, LIMIT, WIRES, final_of, names_of, ways
+from benchmarks.numerics.convergence import LIMIT, add_ways, final_of, ways
 from benchmarks.numerics.convergence_load import LEARNERS, Training, Way
 
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 #: Number of turns in which fp32 does all its steps.
 TURNS = 20
 #: Number of last steps whose mean loss is compared with the target.
 WINDOW = 20
 CHECKED, LEAST = ("int8", "topk"), 1.3
-HEAD = ("way", "final loss", "by fp32", "ms per step", "steps to target", "s to target", "x fp32")
+COLUMNS = {
+    "way": "{way}",
+    "final loss": "{final:.4f}",
+    "by fp32": "{above_fp32:+.2%}",
+    "ms per step": lambda row: f"{1e3 * row['step_s']:.0f}",
+    "steps to target": lambda row: f"{row['steps'] or 'never'}",
+    "s to target": lambda row: f"{math.inf if row['seconds'] is None else row['seconds']:.1f}",
+    "x fp32": "{times_as_fast:.2f}",
+}
 
 
 @dataclass(slots=True)
@@ -122,20 +125,6 @@ def row_of(run: Run, reference: Run, steps: int) -> dict[str, Any]:
     }
 
 
-def cells(run: Run, reference: Run, steps: int) -> list[str]:
-    """Return the cells of HEAD."""
-    row = row_of(run, reference, steps)
-    return [
-        row["way"],
-        f"{row['final']:.4f}",
-        f"{row['above_fp32']:+.2%}",
-        f"{1e3 * row['step_s']:.0f}",
-        f"{row['steps'] or 'never'}",
-        f"{run.time_to(target_of(reference, steps)):.1f}",
-        f"{row['times_as_fast']:.2f}",
-    ]
-
-
 def slow(runs: Sequence[Run], steps: int) -> list[str]:
     """Return a message for each wire dtype of CHECKED that is not fast enough."""
     target, problems = target_of(runs[0], steps), []
@@ -152,76 +141,35 @@ def main() -> None:
     from benchmarks.shaped.time_to_loss_figure import figure, png
 
     given = _arguments()
-    link = Link(rate_mbit=given.rate)
-    shape = Shape(workers=given.workers, reducers=given.workers, link=link)
     chosen = ways(given.wires, given.baselines)
     if given.local_sgd:
         chosen += [
             Way("local SGD, int8", "int8", given.local_sgd),
             Way("local SGD, Gloo", None, given.local_sgd),
         ]
-    with ending_well("time_to_loss"), running(shape, with_goodput=False) as cluster:
+    with ending_well("time_to_loss"), running(shape_of(given), with_goodput=False) as cluster:
         runs = train(cluster, chosen, given.model, given.steps, given.most * given.steps)
-    described = environment.describe()
-    print(environment.summary(described))
-    print(
-        f"{given.model}, n=k={given.workers}, {given.rate:g} Mbit/s, target {target_of(runs[0], given.steps):.4f}\n"
-    )
-    print("\n".join(markdown(HEAD, [cells(run, runs[0], given.steps) for run in runs])))
-    problems = slow(runs, given.steps)
-    given.out.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "local_sgd": given.local_sgd,
-        "model": given.model,
-        "steps": given.steps,
-        "workers": given.workers,
-        "rate_mbit": given.rate,
-        "queue_ms": link.queue_ms,
-    }
-    document = {
-        "format": FORMAT,
-        "environment": described,
-        "settings": settings,
-        "rows": [row_of(run, runs[0], given.steps) for run in runs],
-        "runs": [asdict(run) for run in runs],
-        "problems": problems,
-    }
-    (given.out / f"time-to-loss-{given.model}.json").write_text(json.dumps(document) + "\n")
-    (given.out / f"time-to-loss-{given.model}.png").write_bytes(
-        png(figure(runs, target_of(runs[0], given.steps)))
-    )
-    if problems:
-        sys.exit("\n".join(["time_to_loss: failed", *problems]))
+    target, problems = target_of(runs[0], given.steps), slow(runs, given.steps)
+    title = f"{given.model}, n=k={given.workers}, {given.rate:g} Mbit/s, target {target:.4f}\n"
+    rows = [row_of(run, runs[0], given.steps) for run in runs]
+    path = given.out / f"time-to-loss-{given.model}.json"
+    show(given, COLUMNS, rows, title, path=path, runs=[asdict(run) for run in runs], problems=problems)
+    path.with_suffix(".png").write_bytes(png(figure(runs, target)))
+    fail("time_to_loss", problems)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shaped.time_to_loss",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", choices=tuple(LEARNERS), default="wide", help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="of fp32 (%(default)s)")
-    parser.add_argument("--most", type=int, default=4, help="times as many of the others (%(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="and as many reducers (%(default)s)")
-    parser.add_argument("--rate", type=float, default=50, help="Mbit/s of every link, each way (%(default)s)")
-    parser.add_argument(
-        "--wires", type=names_of(WIRES), default="bf16,fp8,int8,topk:0.1", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--baselines", type=names_of(BASELINES), default="none,bf16_hook,powersgd", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--local-sgd",
-        type=int,
-        default=0,
-        metavar="STEPS",
-        help="also let ranks train this many steps alone, and then average over ours in int8, and over Gloo",
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the files (%(default)s)")
-    given = parser.parse_args()
-    if given.steps < WINDOW or given.workers < 2 or given.most < 1:
-        parser.error(f"--steps must be at least {WINDOW}, --workers 2, --most 1")
+def _arguments() -> Namespace:
+    line = Line("shaped.time_to_loss", __doc__, workers=4, reducers=None, rate=50.0, out=RESULTS)
+    add = line.add_argument
+    add("--model", choices=tuple(LEARNERS), default="wide", help="(%(default)s)")
+    add("--steps", type=at_least(WINDOW), default=400, help="of fp32 (%(default)s)")
+    add("--most", type=at_least(1), default=4, help="times as many of the others (%(default)s)")
+    add_ways(line, "bf16,fp8,int8,topk:0.1", "none,bf16_hook,powersgd")
+    alone = "also let ranks train this many steps alone, and then average over ours in int8, and over Gloo"
+    add("--local-sgd", type=int, default=0, metavar="STEPS", help=alone)
+    given = line.parse_args()
+    if given.workers < 2:
+        line.error("--workers must be at least 2")
     return given
 
 

@@ -16,70 +16,56 @@ import statistics
 import time
 
 from benchmarks.lab.traffic import Link
-from benchmarks.method.table import markdown
-from benchmarks.shaped.__main__ import counts, parts, size
+from benchmarks.method.experiment import Line, listed, parts, table
 from benchmarks.simulation.world import Setting, ideal, simulate
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.simulation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument(
-        "--reducers",
-        type=counts,
-        default=[4],
-        help="on hosts of their own; several: comma-separated",
-    )
-    parser.add_argument("--colocated", action="store_true", help="the workers' hosts have reducers too")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of every link, each way")
-    parser.add_argument("--slower", type=parts, default=(), help="hosts with slower links: r0=0.5,w1=0.25")
-    parser.add_argument("--queue", type=float, default=1.0, help="queue of a link in ms")
-    parser.add_argument("--delay", type=float, default=0.0, help="ms from host to host, one way")
-    parser.add_argument("--size", type=size, default=size("64MiB"), help="of the tensors")
-    parser.add_argument("--rounds", type=int, default=6, help="the first one does not count")
-    parser.add_argument(
-        "--cpu", type=float, default=1.0, help="part of the CPU time of plain Python; 0: none"
-    )
-    return parser.parse_args()
+    line = Line("simulation", __doc__, workers=4, rate=200.0, size="64MiB", rounds=6)
+    add = line.add_argument
+    reducers = "on hosts of their own; several: comma-separated"
+    add("--reducers", type=listed(int), default=[4], help=reducers)
+    add("--colocated", action="store_true", help="the workers' hosts have reducers too")
+    add("--slower", type=parts, default=(), help="hosts with slower links: r0=0.5,w1=0.25")
+    add("--queue", type=float, default=1.0, help="queue of a link in ms")
+    add("--delay", type=float, default=0.0, help="ms from host to host, one way")
+    add("--cpu", type=float, default=1.0, help="part of the CPU time of plain Python; 0: none")
+    return line.parse_args()
+
+
+COLUMNS = {
+    "n, k": lambda row: f"{row['setting'].workers}, {row['setting'].reducers}",
+    "queue": lambda row: f"{row['link'].queue_bytes >> 10} KiB, {row['link'].queue_ms:.3g} ms",
+    "ms": lambda row: f"{row['taken'] * 1e3:.0f}",
+    "best, ms": lambda row: f"{row['best'] * 1e3:.0f}",
+    "x ring": lambda row: f"{row['ring'] / row['taken']:.2f}",
+    "best, x ring": lambda row: f"{row['ring'] / row['best']:.2f}",
+    "chunk, KiB": lambda row: f"{row['outcome'].chunk_bytes >> 10}",
+    "lost, %": lambda row: f"{row['outcome'].lost * 100:.2f}",
+    "took, s": "{seconds:.1f}",
+}
 
 
 def main() -> None:
     arguments = parse()
-    rows = []
+    link, rows = Link(rate_mbit=arguments.rate, latency_ms=arguments.queue), []
     for reducers in arguments.reducers:
         setting = Setting(
             workers=arguments.workers,
             reducers=reducers,
-            link=Link(rate_mbit=arguments.rate, latency_ms=arguments.queue),
+            link=link,
             colocated=arguments.colocated,
             slower=arguments.slower,
             delay_s=arguments.delay / 1000,
             cpu=arguments.cpu,
         )
-        queue_bytes = setting.link.queue_bytes
         begun = time.monotonic()
         outcome = simulate(setting, arguments.size, arguments.rounds)
         best, ring = (each * arguments.size for each in ideal(setting))
-        taken = statistics.median(outcome.times_s[1:] or outcome.times_s)
-        rows.append(
-            [
-                f"{setting.workers}, {reducers}",
-                f"{queue_bytes >> 10} KiB, {queue_bytes / arguments.rate / 125:.3g} ms",
-                f"{taken * 1e3:.0f}",
-                f"{best * 1e3:.0f}",
-                f"{ring / taken:.2f}",
-                f"{ring / best:.2f}",
-                f"{outcome.chunk_bytes >> 10}",
-                f"{outcome.lost * 100:.2f}",
-                f"{time.monotonic() - begun:.1f}",
-            ]
-        )
-    head = ["n, k", "queue", "ms", "best, ms", "x ring", "best, x ring", "chunk, KiB", "lost, %", "took, s"]
-    print("\n".join(markdown(head, rows)))
+        row = {"setting": setting, "link": link, "outcome": outcome, "best": best, "ring": ring}
+        row["taken"] = statistics.median(outcome.times_s[1:] or outcome.times_s)
+        rows.append(row | {"seconds": time.monotonic() - begun})
+    print("\n".join(table(COLUMNS, rows)))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from typing import Any
 
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import Link
+from benchmarks.method.experiment import Line, table
 from benchmarks.method.results import write
-from benchmarks.method.table import markdown, size_text
+from benchmarks.method.table import size_text
 from benchmarks.simulation.world import Setting, ideal, simulate
 
 #: What a row has of a contender whose time and CPU are known. Others have doubts if cores were busy.
@@ -31,7 +32,15 @@ _TIMED = {"algbw_gb_s", "worker_cpu_s_per_gb", "reducer_cpu_s_per_gb"}
 BUSY_MAX = 0.8
 #: All-reduces of a setting, as many as in the lab; the first one does not count.
 ROUNDS = 6
-HEAD = ["n, k", "link", "size", "lab, ms", "simulated, ms", "simulated / lab", "not simulated"]
+COLUMNS = {
+    "n, k": "{workers}, {reducers}",
+    "link": "{link}",
+    "size": lambda row: size_text(row["size_bytes"]),
+    "lab, ms": lambda row: f"{row['lab_s'] * 1e3:.0f}",
+    "simulated, ms": lambda row: f"{row['simulated_s'] * 1e3:.0f}",
+    "simulated / lab": lambda row: f"{row['simulated_s'] / row['lab_s']:.2f}",
+    "not simulated": lambda row: ", ".join(row["not_simulated"]),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +102,11 @@ def compare(lab: Measured) -> dict[str, Any]:
     }
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """Return a row as text."""
-    return [
-        f"{row['workers']}, {row['reducers']}",
-        row["link"],
-        size_text(row["size_bytes"]),
-        f"{row['lab_s'] * 1e3:.0f}",
-        f"{row['simulated_s'] * 1e3:.0f}",
-        f"{row['simulated_s'] / row['lab_s']:.2f}",
-        ", ".join(row["not_simulated"]),
-    ]
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.simulation.against_lab", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.json")
-    parser.add_argument("--json", type=Path, help="also write the rows as JSON")
-    return parser.parse_args(words)
+    line = Line("simulation.against_lab", __doc__, json=None)
+    line.add_argument("results", type=Path, nargs="+", metavar="FILE.json")
+    return line.parse_args(words)
 
 
 def main() -> None:
@@ -123,10 +116,10 @@ def main() -> None:
         for path in given.results:
             for lab in measured(json.loads(path.read_text(encoding="utf-8"))):
                 rows.append(compare(lab))
-                print(*cells(rows[-1]), sep="  ", flush=True)
+                print(table(COLUMNS, rows[-1:])[-1], flush=True)
     if given.json is not None:
         write(given.json, {"rounds": ROUNDS}, rows)
-    print("\n".join(markdown(HEAD, [cells(row) for row in rows])))
+    print("\n".join(table(COLUMNS, rows)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.method.experiment import table
 from benchmarks.micro import floor
 
 
@@ -12,6 +13,6 @@ def test_all_bytes_arrive_and_both_sides_are_measured(nbytes, chunk):
 
 
 def test_a_row_for_each_chunk_size():
-    first, second = map(floor.cells, floor.measure(1 << 22, [1 << 16, 1 << 20], rounds=1))
-    assert (first[0], second[0]) == ("64 KiB", "1024 KiB")
-    assert all(len(row) == 4 for row in (first, second))
+    rows = floor.measure(1 << 22, [1 << 16, 1 << 20], rounds=1)
+    assert [row["chunk_bytes"] for row in rows] == [1 << 16, 1 << 20]
+    assert table(floor.COLUMNS, rows)[-1].startswith("| 1024 KiB | ")

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from benchmarks.method.experiment import table
 from benchmarks.numerics import convergence
-from benchmarks.numerics.convergence import HEAD, Trained, cells, row_of, ways, worse
+from benchmarks.numerics.convergence import COLUMNS, Trained, row_of, ways, worse
 from benchmarks.numerics.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
 
 SHAPES = [(100, 50), (100,), (4, 3)]
@@ -44,9 +45,8 @@ def test_the_last_tenth_is_compared():
     [problem] = worse(found, 0.01)
     assert problem == "ours, topk ends +2.00% above fp32, the limit is 1.00%"
     assert worse([found[0], trained("ours, topk", "topk", float("nan"), 1.0)], 0.01)
-    shown = cells(row_of(found[1], found[0], 400.0))
-    assert len(shown) == len(HEAD)
-    assert shown[1:] == ["1.0090", "+0.90%", "0.1", "4.0"]
+    *_, shown = table(COLUMNS, [row_of(found[1], found[0], 400.0)])
+    assert [cell.strip() for cell in shown.split("|")[2:-1]] == ["1.0090", "+0.90%", "0.1", "4.0"]
 
 
 @pytest.mark.parametrize("name", LEARNERS)

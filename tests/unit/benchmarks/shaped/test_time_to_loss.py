@@ -7,10 +7,11 @@ from dataclasses import asdict
 import pytest
 
 from benchmarks.lab.network import NetworkUnavailable, check_network
+from benchmarks.method.experiment import table
 from benchmarks.numerics.convergence_load import Way
 from benchmarks.plots import style
 from benchmarks.shaped import time_to_loss
-from benchmarks.shaped.time_to_loss import HEAD, WINDOW, Run, cells, slow, target_of
+from benchmarks.shaped.time_to_loss import COLUMNS, WINDOW, Run, row_of, slow, target_of
 from benchmarks.shaped.time_to_loss_figure import figure, of
 
 STEPS = 100
@@ -48,9 +49,10 @@ def test_who_is_too_slow_is_named():
         "ours, topk:0.1 is 1.25 times as fast as fp32, 1.3 is wanted",
         "ours, topk is 0.00 times as fast as fp32, 1.3 is wanted",
     ]
-    assert cells(runs[1], REFERENCE, STEPS) == ["ours, int8", "1.0000", "+0.00%", "500", "80", "40.0", "1.75"]
-    assert cells(runs[3], REFERENCE, STEPS)[-3:] == ["never", "inf", "0.00"]
-    assert len(HEAD) == len(cells(REFERENCE, REFERENCE, STEPS))
+    *_, fast, never = table(COLUMNS, [row_of(runs[number], REFERENCE, STEPS) for number in (1, 3)])
+    cells = [cell.strip() for cell in fast.split("|")[1:-1]]
+    assert cells == ["ours, int8", "1.0000", "+0.00%", "500", "80", "40.0", "1.75"]
+    assert [cell.strip() for cell in never.split("|")[5:-1]] == ["never", "inf", "0.00"]
     assert len(figure(runs, 1.0).axes[0].get_lines()) == len(runs) + 1
 
 

@@ -1,0 +1,180 @@
+"""What all tools have in common: their options, the table that they print, and the file that they write.
+
+A tool names the options that it shares with others and their defaults, adds its own, and hands over its rows:
+
+    line = Line("shaped.wires", __doc__, workers=4, reducers=None, rate=100.0, rounds=5, json=None)
+    line.add_argument("--wires", type=among(WIRES), default=list(WIRES))
+    given = line.parse_args()
+    with ending_well("wires"):
+        rows = measure(given)
+    show(given, {"wire": "{wire}", "ms per turn": lambda row: f"{1e3 * row['turn_s']:.0f}"}, rows)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.cluster import Shape
+from benchmarks.lab.traffic import Link, link_of
+from benchmarks.method import results
+from benchmarks.method.paired import Effort
+from benchmarks.method.table import markdown
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+#: A cell of a row: what makes it, or its format.
+Cell = Callable[[Any], str] | str
+
+
+def size(text: str) -> int:
+    """Return the bytes of 64MiB, 4KiB or 4096."""
+    match = re.fullmatch(r"(\d+) ?(|KiB|MiB)", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 64MiB, 4KiB or 4096")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return a type of arguments: comma-separated lists."""
+
+    def values(text: str) -> list[Any]:
+        return [kind(part) for part in text.split(",")]
+
+    return values
+
+
+def among(known: Collection[str], also: str = "(?!)") -> Callable[[str], list[str]]:
+    """Return a type of arguments: comma-separated lists of known names, and of names that match a pattern."""
+
+    def names(text: str) -> list[str]:
+        found = [part for part in text.split(",") if part]
+        if unknown := [name for name in found if name not in known and not re.match(also, name)]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} not among {', '.join(known)}")
+        return found
+
+    return names
+
+
+def parts(text: str) -> tuple[tuple[str, float], ...]:
+    """Return the hosts and numbers of r0=0.5,w1=0.25."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    return tuple((host, float(part)) for host, _, part in pairs)
+
+
+def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
+    """Return a type of arguments: numbers that are not below `least`."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
+        return value
+
+    return number
+
+
+#: The options that tools share, but for their defaults.
+_SHARED: dict[str, dict[str, Any]] = {
+    "workers": {"type": at_least(1), "help": "how many ranks there are (%(default)s)"},
+    "reducers": {
+        "type": at_least(0),
+        "help": "how many reducers there are (%(default)s); None: as many as workers",
+    },
+    "rate": {"type": at_least(0.001, float), "help": "Mbit/s of every link, each way (%(default)s)"},
+    "unshaped": {"action": "store_true", "help": "all on loopback, where no root is needed"},
+    "device": {"choices": ("cuda", "cpu"), "help": "(%(default)s)"},
+    "size": {"type": size, "help": "of the tensors (%(default)s)"},
+    "rounds": {"type": at_least(1), "help": "turns of each that count (%(default)s)"},
+    "warmup": {"type": at_least(0), "help": "rounds that do not count (%(default)s)"},
+    "seed": {"type": int, "help": "of all that is drawn at random (%(default)s)"},
+    "json": {"type": Path, "metavar": "FILE", "help": "also write the results there"},
+    "out": {"type": Path, "metavar": "FOLDER", "help": "for the files with the results (%(default)s)"},
+}
+
+
+class Line(argparse.ArgumentParser):
+    """The command line of a tool.
+
+    Args:
+        name: its module, without `benchmarks.`.
+        doc: its docstring.
+        defaults: of the shared options that it has; `reducers=None` means as many as workers.
+    """
+
+    def __init__(self, name: str, doc: str | None, **defaults: Any) -> None:
+        super().__init__(
+            prog=f"python -m benchmarks.{name}",
+            description=doc,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for option, default in defaults.items():
+            self.add_argument(f"--{option}", default=default, **_SHARED[option])
+        self._has_reducers = defaults.keys() >= {"workers", "reducers"}
+
+    def parse_args(self, words: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
+        """Return the settings."""
+        given = super().parse_args(words)
+        if self._has_reducers and given.reducers is None:
+            given.reducers = given.workers
+        return given
+
+
+def shape_of(given: argparse.Namespace, **more: Any) -> Shape:
+    """Return the shape that the shared options describe; without a rate, or unshaped, it is on loopback."""
+    rate_mbit = getattr(given, "rate", None)
+    if getattr(given, "unshaped", False):
+        rate_mbit = None
+    link = None if rate_mbit is None else link_of(rate_mbit)
+    device = getattr(given, "device", "cpu")
+    return Shape(workers=given.workers, reducers=given.reducers, device=device, link=link, **more)
+
+
+def effort_of(given: argparse.Namespace, warmup: int = 2) -> Effort:
+    """Return how many turns to measure."""
+    return Effort(rounds=given.rounds, warmup_rounds=getattr(given, "warmup", warmup))
+
+
+def table(columns: Mapping[str, Cell], rows: Sequence[Any]) -> list[str]:
+    """Return the table of rows, with the columns by their titles."""
+    cells = [[_cell(cell, row) for cell in columns.values()] for row in rows]
+    return markdown(list(columns), cells)
+
+
+def _cell(cell: Cell, row: Any) -> str:
+    return cell.format_map(row) if isinstance(cell, str) else cell(row)
+
+
+def settings_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings as in files: with units in their names, and the length of the links' queues."""
+    settings = {name: value for name, value in vars(given).items() if name not in ("json", "out")}
+    if "size" in settings:
+        settings["size_bytes"] = settings.pop("size")
+    if isinstance(rate_mbit := settings.get("rate"), float):
+        del settings["rate"]
+        settings |= {"rate_mbit": rate_mbit, "queue_ms": Link(rate_mbit=rate_mbit).queue_ms}
+    return settings
+
+
+def show(
+    given: argparse.Namespace,
+    columns: Mapping[str, Cell],
+    rows: Sequence[Mapping[str, Any]],
+    title: str = "",
+    *,
+    path: Path | None = None,
+    **more: Any,
+) -> None:
+    """Print the table, and write the rows and more fields to `path`, or else where the command line says."""
+    print("\n".join([*filter(None, [title]), *table(columns, rows)]))
+    if (path := path or getattr(given, "json", None)) is not None:
+        results.write(path, settings_of(given), rows, **more)
+
+
+def fail(name: str, problems: Sequence[str]) -> None:
+    """End the tool if there are problems."""
+    if problems:
+        sys.exit("\n".join([f"{name}: failed", *problems]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from benchmarks.lab.cluster import Cluster, Shape, running
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.ranks import TRANSPORTS
 from benchmarks.loads.models import NARROW, gradient_bytes
-from benchmarks.method.paired import Effort, Measurement
+from benchmarks.method.paired import Effort, Measurement, compare
 from benchmarks.method.progress import Progress, weight
 from benchmarks.method.report import LATEST, Report
 from benchmarks.method.row import Row
@@ -172,9 +172,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def effort(request: pytest.FixtureRequest) -> Effort:
-    """Return how many turns to measure."""
-    return FULL if request.config.getoption("--full") else QUICK
+def is_full(request: pytest.FixtureRequest) -> bool:
+    """Whether there is time for more rounds."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def effort(is_full: bool) -> Effort:
+    """Return how many turns to measure on loopback."""
+    return FULL if is_full else QUICK
 
 
 @pytest.fixture
@@ -219,3 +225,22 @@ def record(
         benchmark.extra_info["ratio"] = row.quartiles(ours)
 
     return take
+
+
+@pytest.fixture
+def measure(cluster: Cluster, record: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that lets our transports, the ring and other contenders take turns at a load."""
+
+    def run(
+        what: str,
+        size_bytes: int,
+        effort: Effort,
+        load: type,
+        *arguments: object,
+        iterations: int = 1,
+        also: Sequence[str] = (),
+    ) -> None:
+        cluster.ranks.load(load, *arguments)
+        record(what, size_bytes, iterations, compare(cluster, [*TRANSPORTS, "ring", *also], effort))
+
+    return run

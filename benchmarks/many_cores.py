@@ -16,11 +16,11 @@ Links need root and iproute2; where there are none, `reducer` and `rank` run on 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.ranks import TRIED
+from benchmarks.method.experiment import Line
 from benchmarks.method.parts import Part, Parts, chosen
 
 LINKS = frozenset({"links"})
@@ -76,16 +76,11 @@ def lacks() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.many_cores",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="for results; made if it is not there")
-    parser.add_argument("--parts", help="comma-separated; all")
-    parser.add_argument("--tiny", action="store_true", help="try the commands themselves, with tiny tensors")
-    arguments = parser.parse_args()
-    wanted = chosen(parts(is_tiny=arguments.tiny), arguments.parts, parser)
+    line = Line("many_cores", __doc__, tiny=False)
+    line.add_argument("folder", type=Path, help="for results; made if it is not there")
+    line.add_argument("--parts", help="comma-separated; all")
+    arguments = line.parse_args()
+    wanted = chosen(parts(is_tiny=arguments.tiny), arguments.parts, line)
     run = Parts("many_cores", arguments.folder)
     run.missing = lacks()
     if arguments.tiny:

@@ -17,17 +17,18 @@ bits and no step took 60 s, 1 if not, or if a process failed, and 130 if it was 
 
 from __future__ import annotations
 
-import argparse
-import json
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.chaos.course import ChaosFailed, Settings, run
 from benchmarks.chaos.reducers import ReducersFailed
-from benchmarks.chaos.report import document, lines
+from benchmarks.chaos.report import figures, lines
 from benchmarks.lab.network import NetworkUnavailable
 from benchmarks.lab.ranks import RanksFailed
+from benchmarks.method import results
+from benchmarks.method.experiment import Line, at_least, filled
 
 SIGNALS = ("KILL", "STOP", "TERM")
 
@@ -47,7 +48,9 @@ def main() -> None:
     except KeyboardInterrupt:
         failure, code = "interrupted", 130
     if out is not None:
-        out.write_text(json.dumps(document(settings, course, failure), indent=1) + "\n")
+        results.write(
+            out, asdict(settings), (), failure=failure, **({} if course is None else figures(course))
+        )
     say("\n".join(lines(settings, course)) if course is not None else f"failed: {failure}")
     sys.exit(code)
 
@@ -57,47 +60,27 @@ def say(text: str) -> None:
 
 
 def _arguments() -> tuple[Settings, Path | None, Path | None]:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200, help="how many signals (%(default)s)")
-    parser.add_argument("--every", type=float, default=1.0, help="mean seconds between two (%(default)s)")
-    parser.add_argument("--signal", choices=SIGNALS, default="KILL", help="which (%(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="(%(default)s)")
-    parser.add_argument("--reducers", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--transport", choices=("auto", "tcp", "grpc"), default="auto", help="(%(default)s)")
-    parser.add_argument("--colocated", action="store_true", help="the ranks' hosts have reducers too")
-    parser.add_argument(
-        "--restart-after", type=float, default=0.1, help="seconds from its end to its start (%(default)s)"
-    )
-    parser.add_argument("--stop-for", type=float, default=8.0, help="seconds from STOP to CONT (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of schedule, weights and data (%(default)s)")
-    parser.add_argument("--out", type=Path, help="JSON file with every strike")
-    parser.add_argument(
-        "--history", type=Path, help="file for `python -m tests.history`: what every rank reduced"
-    )
-    given = parser.parse_args()
-    for name in (
-        ("kills", "workers", "every") if given.colocated else ("kills", "workers", "reducers", "every")
-    ):
-        if getattr(given, name) <= 0:
-            parser.error(f"--{name} is {getattr(given, name)}, it must be more than 0")
+    line = Line("chaos", __doc__, workers=4, reducers=3, seed=1)
+    add = line.add_argument
+    add("--kills", type=at_least(1), default=200, dest="strikes", help="how many signals (%(default)s)")
+    every = "mean seconds between two (%(default)s)"
+    add("--every", type=at_least(0.001, float), default=1.0, dest="every_s", help=every)
+    add("--signal", choices=SIGNALS, default="KILL", help="which (%(default)s)")
+    add("--transport", choices=("auto", "tcp", "grpc"), default="auto", help="(%(default)s)")
+    add("--colocated", action="store_true", help="the ranks' hosts have reducers too")
+    seconds = at_least(0.0, float)
+    after = "seconds from its end to its start (%(default)s)"
+    add("--restart-after", type=seconds, default=0.1, dest="restart_after_s", help=after)
+    stop = "seconds from STOP to CONT (%(default)s)"
+    add("--stop-for", type=seconds, default=8.0, dest="stop_for_s", help=stop)
+    add("--out", type=Path, help="JSON file with every strike")
+    add("--history", type=Path, help="file for `python -m tests.history`: what every rank reduced")
+    given = line.parse_args()
+    if not given.reducers and not given.colocated:
+        line.error("without --colocated there must be reducers")
     if given.colocated and given.signal == "STOP":
-        parser.error("--colocated goes with KILL and TERM only: nobody would wake these reducers again")
-    for name in ("reducers", "restart_after", "stop_for"):
-        if getattr(given, name) < 0:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}, it must not be negative")
-    settings = Settings(
-        strikes=given.kills,
-        every_s=given.every,
-        signal=given.signal,
-        workers=given.workers,
-        reducers=given.reducers,
-        transport=given.transport,
-        colocated=given.colocated,
-        restart_after_s=given.restart_after,
-        stop_for_s=given.stop_for,
-        seed=given.seed,
-    )
-    return settings, given.out, given.history
+        line.error("--colocated goes with KILL and TERM only: nobody would wake these reducers again")
+    return filled(Settings, given), given.out, given.history
 
 
 if __name__ == "__main__":

@@ -15,17 +15,12 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from benchmarks.chaos.course import Course, Settings, Training
-from benchmarks.lab import environment
 from benchmarks.method.table import markdown
 
 _COLUMNS = {"next step": "next_step_s", "whole step": "whole_step_s", "reducer back": "back_s"}
-
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 
 
 class Felt(NamedTuple):
@@ -108,18 +103,10 @@ def lines(settings: Settings, course: Course) -> list[str]:
     ]
 
 
-def document(settings: Settings, course: Course | None, failure: str) -> dict[str, Any]:
-    """Return the report as JSON; `course` is None if it failed."""
-    plain: dict[str, Any] = {
-        "format": FORMAT,
-        "environment": environment.describe(),
-        "settings": asdict(settings),
-        "failure": failure,
-    }
-    if course is None:
-        return plain
+def figures(course: Course) -> dict[str, Any]:
+    """Return the report as JSON."""
     rows = felt(course)
-    return plain | {
+    return {
         "steps": course.disturbed.steps,
         "digest": course.disturbed.digests[-1],
         "disturbed_s": course.disturbed.seconds,

@@ -12,7 +12,6 @@ With --history every step reduces some more tensors, and the second command fold
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import sys
@@ -20,42 +19,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.elastic.course import EARLY_SAMPLES, Course, CourseFailed, Settings, elastic, restarted
+from benchmarks.method.experiment import Line, filled
 from benchmarks.method.results import write
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--reducers", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills (%(default)s)")
-    parser.add_argument(
-        "--back-after", type=float, default=3.0, help="seconds until a worker is started again"
-    )
-    parser.add_argument(
-        "--pause", type=float, default=0.05, help="of each step, for what it computes (%(default)s s)"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--reducers-too", action="store_true", help="kill a reducer in the same moment")
-    parser.add_argument("--rival", action="store_true", help="also the same job under torchrun")
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help="for `python -m tests.history`: what every worker reduced",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    options = parser.parse_args()
-    settings = Settings(
-        options.workers,
-        options.reducers,
-        options.kills,
-        options.every,
-        options.back_after,
-        options.pause,
-        seed=options.seed,
-        reducers_too=options.reducers_too,
-    )
+    tool = Line("elastic", __doc__, workers=4, reducers=2, seed=0, json=None)
+    add = tool.add_argument
+    add("--kills", type=int, default=100)
+    every = "seconds between two kills (%(default)s)"
+    add("--every", type=float, default=5.0, dest="every_s", help=every)
+    back = "seconds until a worker is started again"
+    add("--back-after", type=float, default=3.0, dest="back_after_s", help=back)
+    pause = "of each step, for what it computes (%(default)s s)"
+    add("--pause", type=float, default=0.05, dest="pause_s", help=pause)
+    add("--reducers-too", action="store_true", help="kill a reducer in the same moment")
+    add("--rival", action="store_true", help="also the same job under torchrun")
+    history = "for `python -m tests.history`: what every worker reduced"
+    add("--history", type=Path, metavar="FILE", help=history)
+    options = tool.parse_args()
+    settings = filled(Settings, options)
     ways: dict[str, Callable[[Settings, Callable[[str], None]], Course]]
     ways = {"elastic": functools.partial(elastic, history=options.history)}
     if options.rival:

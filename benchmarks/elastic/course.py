@@ -88,14 +88,7 @@ def elastic(settings: Settings, say: Callable[[str], None], history: Path | None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         reducers = Reducers(settings.reducers)
-        variables = environment(folder, settings.pause_s) | {
-            "REDUCTION_REDUCERS": ",".join(reducers.addresses),
-            "REDUCTION_JOB": _JOB,
-            "REDUCTION_RUN": folder.name,
-            "REDUCTION_WORLD_SIZE": str(settings.workers),
-            "REDUCTION_LOG": "error",
-        }
-
+        variables = environment(folder, settings.pause_s) | of_job(_JOB, folder, reducers, settings.workers)
         (folder / "history").mkdir()
         if history is not None:
             variables["HISTORY"] = str(folder / "history")
@@ -332,6 +325,17 @@ def environment(folder: Path, pause_s: float) -> dict[str, str]:
         "STOP": str(folder / "stop"),
         "PAUSE_S": str(pause_s),
         "OMP_NUM_THREADS": "1",
+    }
+
+
+def of_job(name: str, folder: Path, reducers: Reducers, workers: int) -> dict[str, str]:
+    """Return the variables of the workers of an elastic job."""
+    return {
+        "REDUCTION_REDUCERS": ",".join(reducers.addresses),
+        "REDUCTION_JOB": name,
+        "REDUCTION_RUN": folder.name,
+        "REDUCTION_WORLD_SIZE": str(workers),
+        "REDUCTION_LOG": "error",
     }
 
 

@@ -17,24 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.elastic.course import PATIENCE_S, environment, read, start
+from benchmarks.elastic.course import PATIENCE_S, environment, of_job, read, start
 from benchmarks.lab.reducers import Reducers
+from benchmarks.method.experiment import Line, settings_of
 from benchmarks.method.results import write
 
 _LOAD = Path(__file__).with_name("wide_load.py")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.elastic.joining", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--reducers", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=100, help="of weights and moments (%(default)s)")
-    parser.add_argument("--joins", type=int, default=5)
-    parser.add_argument("--pause", type=float, default=0.2, help="of each step, for what it computes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    options = parser.parse_args()
+    line = Line("elastic.joining", __doc__, workers=3, reducers=2, json=None)
+    line.add_argument("--megabytes", type=int, default=100, help="of weights and moments (%(default)s)")
+    line.add_argument("--joins", type=int, default=5)
+    line.add_argument("--pause", type=float, default=0.2, help="of each step, for what it computes")
+    options = line.parse_args()
     with tempfile.TemporaryDirectory() as name:
         rounds = measure(Path(name), options)
     longest = [one["longest_s"] for one in rounds]
@@ -46,21 +42,14 @@ def main() -> None:
         f"steps"
     )
     if options.json is not None:
-        settings = {name: value for name, value in vars(options).items() if name != "json"}
-        write(options.json, settings, rounds)
+        write(options.json, settings_of(options), rounds)
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:
     """Return the times of each newcomer, in seconds."""
     reducers = Reducers(options.reducers)
-    variables = environment(folder, options.pause) | {
-        "REDUCTION_REDUCERS": ",".join(reducers.addresses),
-        "REDUCTION_JOB": "joining",
-        "REDUCTION_RUN": folder.name,
-        "REDUCTION_WORLD_SIZE": str(options.workers),
-        "REDUCTION_LOG": "error",
-        "MEGABYTES": str(options.megabytes),
-    }
+    variables = environment(folder, options.pause) | {"MEGABYTES": str(options.megabytes)}
+    variables |= of_job("joining", folder, reducers, options.workers)
 
     def begin(rank: int, **more: str) -> subprocess.Popen[bytes]:
         return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)

@@ -118,8 +118,7 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = Line("gpu.inventory", __doc__, device="cuda", json=None)
-    parser.add_argument("--tiny", action="store_true", help="copies of some KiB, to try this tool")
+    parser = Line("gpu.inventory", __doc__, device="cuda", tiny=False, json=None)
     given = parser.parse_args()
     with ending_well("inventory"):
         document = machine()

@@ -28,7 +28,6 @@ Ranks share one GPU and one PCIe link, and NCCL is forced to Ring, Simple and So
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import shutil
@@ -44,6 +43,7 @@ from benchmarks import many_cores
 from benchmarks.gpu.load import GLOO, NOOP, OURS
 from benchmarks.lab.ranks import TRIED
 from benchmarks.many_cores import LINKS
+from benchmarks.method.experiment import Line
 from benchmarks.method.parts import Part, Parts, chosen
 
 MPS, RING = frozenset({"mps"}), frozenset({"nccl"})
@@ -150,14 +150,8 @@ def mps(run: Parts) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.proof",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Line("gpu.proof", __doc__, device="cuda", tiny=False)
     parser.add_argument("folder", type=Path, help="for results; made if it is not there")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(%(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="try the commands themselves, with tiny tensors")
     parser.add_argument("--parts", help="comma-separated; all")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="for all parts together")
     given = parser.parse_args()

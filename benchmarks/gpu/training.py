@@ -93,6 +93,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         rate=1000.0,
         unshaped=False,
         device="cuda",
+        tiny=False,
         rounds=5,
         # DDP makes new buckets after the first step.
         warmup=2,
@@ -100,7 +101,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
-    add("--tiny", action="store_true", help="a few thousand parameters, to try this tool")
     add("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
     add("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
     add("--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)")

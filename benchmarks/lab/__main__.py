@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,24 +39,13 @@ from benchmarks.lab.script import job, steps
 from benchmarks.lab.script.outcome import WITH, WITHOUT, Turn, figure, lines, rows_of
 from benchmarks.lab.traffic import Link
 from benchmarks.method import results
+from benchmarks.method.experiment import Line, at_least
 from benchmarks.method.progress import Progress, kept
-from benchmarks.method.report import LATEST
+from benchmarks.method.results import RESULTS
 from reducer.launch import world
 
 _AUTO = "REDUCTION_AUTO"
 Turns = dict[str, list[Turn]]
-
-
-def at_least(least: float, kind: type = int) -> Callable[[str], float]:
-    """Return a type of arguments: numbers that are not below `least`."""
-
-    def number(text: str) -> float:
-        value = kind(text)
-        if not value >= least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least:g}")
-        return value
-
-    return number
 
 
 def mbit(text: str) -> float:
@@ -73,37 +62,28 @@ def mbit(text: str) -> float:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.lab",
-        usage="%(prog)s [options] -- COMMAND ...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    count, above = at_least(1), at_least(0.001, float)
-    parser.add_argument("--workers", type=at_least(2), default=4, help="hosts with ranks (%(default)s)")
-    parser.add_argument("--reducers", type=count, help="hosts with reducers; as many as workers by default")
+    line = Line("lab", __doc__, rounds=2, out=RESULTS)
+    line.usage = "%(prog)s [options] -- COMMAND ..."
+    add, above = line.add_argument, at_least(0.001, float)
+    add("--workers", type=at_least(2), default=4, help="hosts with ranks (%(default)s)")
+    add("--reducers", type=at_least(1), help="hosts with reducers; as many as workers by default")
     rate = "of every link, each way, in Mbit/s or such as 1G (%(default)s)"
-    parser.add_argument("--rate", type=mbit, default=1000.0, help=rate)
+    add("--rate", type=mbit, default=1000.0, help=rate)
     queue = "ms that a full queue of a link holds (%(default)s)"
-    parser.add_argument("--queue", type=above, default=Link(rate_mbit=1).latency_ms, help=queue)
+    add("--queue", type=above, default=Link(rate_mbit=1).latency_ms, help=queue)
     delay = "ms from a host to the switch, half of a round trip (%(default)s)"
-    parser.add_argument("--delay", type=at_least(0, float), default=0.0, help=delay)
+    add("--delay", type=at_least(0, float), default=0.0, help=delay)
     auto = "what goes through the reducers, as `reducer run` has it (%(default)s)"
-    parser.add_argument("--auto", choices=("ddp", "group"), default="ddp", help=auto)
-    parser.add_argument("--rounds", type=count, default=2, help="turns of each side (%(default)s)")
-    warmup = "steps of a turn that do not count (%(default)s)"
-    parser.add_argument("--warmup", type=at_least(0), default=2, help=warmup)
-    timeout = "seconds that a turn may take (%(default)s)"
-    parser.add_argument("--timeout", type=above, default=600.0, help=timeout)
-    out = "folder for lab.json and lab.png, which replace those of the run before (%(default)s)"
-    parser.add_argument("--out", type=Path, default=LATEST.parent, help=out)
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="that runs on each worker's host")
-    given = parser.parse_args(words)
+    add("--auto", choices=("ddp", "group"), default="ddp", help=auto)
+    add("--warmup", type=at_least(0), default=2, help="steps of a turn that do not count (%(default)s)")
+    add("--timeout", type=above, default=600.0, help="seconds that a turn may take (%(default)s)")
+    add("command", nargs="+", metavar="COMMAND", help="that runs on each worker's host")
+    given = line.parse_args(words)
     given.reducers = given.reducers or given.workers
     try:
         check(given.command, given.workers)
     except ConfigError as error:
-        parser.error(str(error))
+        line.error(str(error))
     return given
 
 

@@ -1,4 +1,4 @@
-"""The workload of test_all_reduce.py, run by every rank: collectives one after the other, all checked.
+"""The workload of all-reduces, run by every rank: collectives one after the other, all checked.
 
 Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ
 by rank, iteration and element, so a contribution that is counted twice, left out, late or misplaced

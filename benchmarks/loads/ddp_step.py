@@ -1,4 +1,4 @@
-"""The workload of test_ddp_step.py, run by every rank: DDP steps whose gradients are checked.
+"""The workload of DDP steps without an optimizer, run by every rank: DDP steps whose gradients are checked.
 
 The model computes with small integers only: two weights of each row and column are 1 or -1, the
 others are 0, which costs a dense product the same. Inputs and targets are integers, too. So all

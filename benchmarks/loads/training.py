@@ -1,4 +1,4 @@
-"""The workload of test_shaped_training.py and of `hierarchy.py --train`: training steps of a small model.
+"""The workload of trainings on shaped links: training steps of a small model.
 
 The gradients are real numbers that change with an optimizer and a new batch in each step, as in any
 training. After the step and outside the timed region, every rank computes the gradients of all
@@ -50,7 +50,7 @@ class Training:
             for name, model in self._models.items()
         }
         #: The weights of each model before its next step.
-        self._before = {name: copy.deepcopy(self._weights(name)) for name in contenders}
+        self._before = {name: copy.deepcopy(self._models[name].module.state_dict()) for name in contenders}
 
     def _model(self, name: str) -> nn.Module:
         """Return a contender's copy of the reference."""
@@ -62,18 +62,6 @@ class Training:
         elif name != "ring":
             model.register_comm_hook(self._rank.states[name], reduction_hook)
         return model
-
-    def _weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the weights of a contender's model, by their names in the reference."""
-        return self._models[name].module.state_dict()
-
-    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the whole gradient of a contender's parameter, None without any."""
-        return parameter.grad
-
-    def _is_exact(self, name: str) -> bool:
-        """Whether a contender's gradients must have the bits of the sum in rank order, or node by node."""
-        return name != "ring"
 
     def prepare(self) -> None:
         """Go on to the next batch."""
@@ -107,11 +95,10 @@ class Training:
         names = (parameter for parameter, _ in self._reference.named_parameters())
         values = self._models[name].parameters()
         for parameter, value, parts in zip(names, values, zip(*gradients, strict=True), strict=True):
-            gradient = self._gradient(value)
-            if gradient is None or not is_right(gradient, parts, node, exact=self._is_exact(name)):
+            if value.grad is None or not is_right(value.grad, parts, node, exact=name != "ring"):
                 raise AssertionError(f"rank {self._rank.rank}, {name}: the gradient of {parameter} is wrong")
         with torch.no_grad():
-            for key, value in self._weights(name).items():
+            for key, value in self._models[name].module.state_dict().items():
                 self._before[name][key].copy_(value)
         if name != "noop":
             self._compare_weights()

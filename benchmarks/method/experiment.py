@@ -13,6 +13,7 @@ A tool names the options that it shares with others and their defaults, adds its
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -91,6 +92,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "rounds": {"type": at_least(1), "help": "turns of each that count (%(default)s)"},
     "warmup": {"type": at_least(0), "help": "rounds that do not count (%(default)s)"},
     "seed": {"type": int, "help": "of all that is drawn at random (%(default)s)"},
+    "tiny": {"action": "store_true", "help": "next to nothing, to try the tool itself"},
     "json": {"type": Path, "metavar": "FILE", "help": "also write the results there"},
     "out": {"type": Path, "metavar": "FOLDER", "help": "for the files with the results (%(default)s)"},
 }
@@ -121,6 +123,12 @@ class Line(argparse.ArgumentParser):
         if self._has_reducers and given.reducers is None:
             given.reducers = given.workers
         return given
+
+
+def filled(kind: type, given: argparse.Namespace) -> Any:
+    """Return a dataclass of settings, with those fields filled that the command line has."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return kind(**{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
 def shape_of(given: argparse.Namespace, **more: Any) -> Shape:

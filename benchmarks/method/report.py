@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from typing import Any
 from benchmarks.lab import environment
 from benchmarks.method.results import RESULTS
 from benchmarks.method.row import Row
-from benchmarks.method.scaling import scaling
 from benchmarks.method.table import markdown, size_text, spread, without_empty_columns
 
 LATEST = RESULTS / "latest.json"
@@ -52,7 +51,7 @@ class Report:
         ran = [(row, name) for row in self.rows for name in row.measured]
         cells = [[cell(row, name) for cell in _COLUMNS.values()] for row, name in ran]
         table = markdown(*without_empty_columns(list(_COLUMNS), cells))
-        notes = [step.line() for step in scaling(self.rows)]
+        notes = growth(self.rows)
         notes += dict.fromkeys(line for row in self.rows for line in nccl_notes(row))
         if any(row.link is not None and row.link.goodput_mbit is None for row in self.rows):
             notes.append(f"of iperf3: {'not measured' if shutil.which('iperf3') else 'iperf3 missing'}")
@@ -70,9 +69,32 @@ class Report:
         """Write everything as JSON."""
         path.parent.mkdir(exist_ok=True)
         rows = [row.json() for row in self.rows]
-        growth = [step.json() for step in scaling(self.rows)]
-        document = {"format": FORMAT, "environment": self.environment, "rows": rows, "scaling": growth}
+        document = {"format": FORMAT, "environment": self.environment, "rows": rows}
         path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def growth(rows: Sequence[Row]) -> list[str]:
+    """Return how the time of an all-reduce grows from 2 workers to more on the same links, with as many reducers.
+
+    That of a ring grows as 2(n-1)/n, and that of reducers should not grow. Unlike in all other ratios, the two times
+    come from different processes at different moments: on a busy machine look at both rows.
+    """
+
+    def case(row: Row) -> tuple[object, ...]:
+        assert row.link is not None
+        return row.device, row.size_bytes, row.link.rate_mbit, row.link.latency_ms, row.link.burst_bytes
+
+    square = [row for row in rows if row.what == "all-reduce" and row.link and row.workers == row.reducers]
+    pairs = {case(row): row.measured for row in square if row.workers == 2}
+    lines = []
+    for row in sorted(square, key=lambda row: row.workers):
+        pair = pairs.get(case(row), {})
+        factors = {name: one.turn_s / pair[name].turn_s for name, one in row.measured.items() if name in pair}
+        if factors and row.workers > 2:
+            text = ", ".join(f"{name} {factor:.2f}" for name, factor in factors.items())
+            where = f"{size_text(row.size_bytes)}, {row.place}"
+            lines.append(f"time(n={row.workers}) / time(n=2) with k=n, {where}: {text}")
+    return lines
 
 
 def nccl_notes(row: Row) -> list[str]:

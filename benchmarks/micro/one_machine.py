@@ -40,29 +40,7 @@ TURN_BYTES, TURN_COLLECTIVES = 16 << 20, 50
 
 
 class Cold(AllReduce):
-    """Before each collective the ranks pause and meet at a barrier, as in training steps."""
-
-    def __init__(self, rank: object, numel: int, iterations: int, pause_s: float) -> None:
-        super().__init__(rank, numel, iterations)  # type: ignore[arg-type]
-        self._pause_s = pause_s
-
-    def run(self, contender: str, start_at: float) -> Sample:
-        """Reduce all tensors, one after the other; only that is timed."""
-        seconds, cpu_s = [], 0.0
-        tensors = self._tensors
-        for tensor in tensors:
-            time.sleep(self._pause_s)
-            dist.barrier()
-            self._tensors = [tensor]
-            sample = super().run(contender, time.perf_counter())
-            seconds += sample.seconds
-            cpu_s += sample.cpu_s
-        self._tensors = tensors
-        return Sample(seconds, cpu_s)
-
-
-class Mixed(AllReduce):
-    """After a pause a collective of each size, each after a barrier; one of them is timed."""
+    """After a pause, as in training steps, a collective of each size, each after a barrier; one of them is timed."""
 
     def __init__(self, rank: object, numel: int, numels: list[int], pause_s: float) -> None:
         super().__init__(rank, numel, 1)  # type: ignore[arg-type]
@@ -132,12 +110,9 @@ def measure(
         cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
     else:
         iterations = 1
-        if settings.mixed:
-            # The largest one in the middle of small ones.
-            order = [size // 4 for size in (*settings.sizes[::2], *settings.sizes[1::2])]
-            cluster.ranks.load(Mixed, size_bytes // 4, order, cold_s)
-        else:
-            cluster.ranks.load(Cold, size_bytes // 4, iterations, cold_s)
+        # The largest one in the middle of small ones.
+        sizes = (*settings.sizes[::2], *settings.sizes[1::2]) if settings.mixed else (size_bytes,)
+        cluster.ranks.load(Cold, size_bytes // 4, [each // 4 for each in sizes], cold_s)
     measured = compare(cluster, contenders, effort)
     return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
 

@@ -2,15 +2,13 @@
 
     python -m benchmarks.shaped.hierarchy --nodes 4 --local 2 --rate 100 --size 64MiB --rounds 5
     python -m benchmarks.shaped.hierarchy --train --nodes 4 --local 2 --rate 100 --rounds 5
-    python -m benchmarks.shaped.hierarchy --hsdp --nodes 4 --local 2 --rate 100 --rounds 5
 
 Each node is a host of its own with one link, which its ranks share. The ranks of a node exchange
 data over the node's loopback. A turn is one all-reduce, whose result is compared as a whole with
 the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.models`
 under DDP: with our hook in both modes, with DDP's own all-reduce over Gloo, and without any
 communication, which is the ceiling. There our gradients must have the exact bits, and all ranks
-must have the same weights after every step. With `--hsdp` that model is sharded within a node, and
-copied across nodes: by the backend "reduction", or by Gloo.
+must have the same weights after every step.
 
 `x ring` and `x flat` say how many times as fast as the ring and as flat mode a contender is: the
 median over neighbouring turns, and quartiles. `bytes per node` are the bytes on a node's link in
@@ -28,7 +26,6 @@ from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
-from benchmarks.loads.hsdp import Hsdp
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method.experiment import Cell, Line, effort_of, show, size
@@ -38,7 +35,6 @@ from benchmarks.method.table import spread
 
 _FLAT, _RING, _NOOP = "tcp", "ring", "noop"
 _REDUCE = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo ring"}
-_HSDP = {"group": "backend", _RING: "Gloo"}
 _TRAIN = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo DDP", _NOOP: "no communication"}
 
 
@@ -49,10 +45,9 @@ def parse() -> argparse.Namespace:
     line.add_argument("--local", type=int, default=2, help="ranks of each node")
     load = line.add_mutually_exclusive_group()
     load.add_argument("--size", type=size, default="64MiB", help="of the tensors")
-    load.add_argument("--hsdp", action="store_true", help="steps of HSDP, by the backend and by Gloo")
     load.add_argument("--train", action="store_true", help="steps of a training, not single all-reduces")
     arguments = line.parse_args()
-    if arguments.train or arguments.hsdp:
+    if arguments.train:
         arguments.size = gradient_bytes(NARROW["transformer"])
     if arguments.reducers is None:
         arguments.reducers = arguments.nodes
@@ -69,9 +64,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
     )
     contenders = list(_names(arguments))
     with running(shape, with_goodput=False) as cluster:
-        if arguments.hsdp:
-            cluster.ranks.load(Hsdp, contenders, arguments.nodes)
-        elif arguments.train:
+        if arguments.train:
             cluster.ranks.load(Training, contenders)
         else:
             cluster.ranks.load(AllReduce, arguments.size // 4, 1)
@@ -80,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
     """Return what the table calls the contenders."""
-    return _HSDP if arguments.hsdp else _TRAIN if arguments.train else _REDUCE
+    return _TRAIN if arguments.train else _REDUCE
 
 
 def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> list[dict[str, Any]]:
@@ -94,7 +87,7 @@ def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> 
                 "contender": _names(arguments)[name],
                 "turn_s": quartiles(measurement.turns),
                 "times_as_fast_as_ring": measurement.times_as_fast_as(measured[_RING]),
-                "times_as_fast_as_flat": measurement.times_as_fast_as(measured.get(_FLAT, measured[_RING])),
+                "times_as_fast_as_flat": measurement.times_as_fast_as(measured[_FLAT]),
                 "node_bytes_by_tensor": carried / arguments.size,
                 "algbw_mbit_s": 8e-6 * arguments.size / measurement.turn_s,
                 "worker_cpu_s": measurement.worker_cpu_s / turns,
@@ -105,8 +98,8 @@ def rows_of(arguments: argparse.Namespace, measured: dict[str, Measurement]) -> 
 
 def columns_of(arguments: argparse.Namespace) -> dict[str, Cell]:
     """Return the columns of the table."""
-    turn = "step" if arguments.train or arguments.hsdp else "turn"
-    columns: dict[str, Cell] = {
+    turn = "step" if arguments.train else "turn"
+    return {
         "": "{contender}",
         f"s per {turn} (quartiles)": lambda row: spread(row["turn_s"]),
         "x ring (quartiles)": lambda row: spread(row["times_as_fast_as_ring"]),
@@ -115,9 +108,6 @@ def columns_of(arguments: argparse.Namespace) -> dict[str, Cell]:
         "algbw Mbit/s": "{algbw_mbit_s:.0f}",
         f"worker CPU s/{turn}": "{worker_cpu_s:.2f}",
     }
-    if arguments.hsdp:
-        del columns["x flat (quartiles)"]  # there is no flat mode
-    return columns
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ grew, 1 if one grew or a sum was wrong, and 130 if it was interrupted.
 
 from __future__ import annotations
 
-import argparse
-import json
 import signal
 import sys
 from dataclasses import asdict
@@ -19,8 +17,8 @@ from pathlib import Path
 
 from reduction.errors import ConfigError
 
-from benchmarks.lab import environment
-from benchmarks.method.results import RESULTS
+from benchmarks.method import results
+from benchmarks.method.experiment import Line, filled, listed
 from benchmarks.method.table import markdown
 from benchmarks.soak.course import Course, Settings, SoakFailed, judged, soak
 from benchmarks.soak.flatness import (
@@ -35,9 +33,6 @@ from benchmarks.soak.flatness import (
 )
 from benchmarks.soak.load import WORKERS_MAX
 from worker_plugin.config import PluginConfig
-
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 
 
 def report(course: Course, settings: Settings) -> list[str]:
@@ -59,18 +54,6 @@ def report(course: Course, settings: Settings) -> list[str]:
     else:
         lines.append(f"not judged: fewer than {SAMPLES_MIN} samples")
     return [*lines, ""]
-
-
-def write(settings: Settings, courses: list[Course], directory: Path) -> None:
-    """Write the JSON file."""
-    directory.mkdir(parents=True, exist_ok=True)
-    document = {
-        "format": FORMAT,
-        "environment": environment.describe(),
-        "settings": asdict(settings),
-        "courses": [course.json() for course in courses],
-    }
-    (directory / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def main() -> None:
@@ -99,50 +82,36 @@ def main() -> None:
         print("\n".join(report(course, settings)), flush=True)
         if code == 130:
             break
-    write(settings, courses, directory)
+    plain = [course.json() for course in courses]
+    results.write(directory / "soak.json", asdict(settings), (), courses=plain)
     print(f"all samples: {directory / 'soak.json'}")
     grew = any(verdict.grew for course in courses for verdict in course.verdicts)
     sys.exit(code or int(grew or not courses))
 
 
 def _arguments() -> tuple[Settings, Path]:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=30.0, help="of each transport (%(default)s)")
-    parser.add_argument("--transport", default="tcp,grpc", help="one after the other (%(default)s)")
-    parser.add_argument("--workers", type=int, default=3, help=f"2 to {WORKERS_MAX} (%(default)s)")
-    parser.add_argument("--reducers", type=int, default=2, help="(%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of sizes, dtypes and numbers (%(default)s)")
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between samples (%(default)s)")
-    parser.add_argument(
-        "--reopen", type=float, default=30.0, help="seconds of a job; 0: one job (%(default)s)"
-    )
-    parser.add_argument("--size-mib", type=float, default=4.0, help="largest tensor, MiB (%(default)s)")
+    line = Line("soak", __doc__, workers=3, reducers=2, seed=1, out=results.RESULTS)
+    add = line.add_argument
+    add("--minutes", type=float, default=30.0, help="of each transport (%(default)s)")
+    transports = "one after the other (%(default)s)"
+    add("--transport", type=listed(str), default="tcp,grpc", dest="transports", help=transports)
+    add("--every", type=float, default=3.0, dest="every_s", help="seconds between samples (%(default)s)")
+    reopen = "seconds of a job; 0: one job (%(default)s)"
+    add("--reopen", type=float, default=30.0, dest="reopen_s", help=reopen)
+    add("--size-mib", type=float, default=4.0, help="largest tensor, MiB (%(default)s)")
     allowance = RSS_ALLOWANCE_BYTES / MIB
-    parser.add_argument("--allowance-mib", type=float, default=allowance, help="growth of RSS (%(default)s)")
-    parser.add_argument(
-        "--collect",
-        action="store_true",
-        help="run Python's garbage collector before each sample: what grows only without it is not lost, but waits",
+    add("--allowance-mib", type=float, default=allowance, help="growth of RSS (%(default)s)")
+    collect = (
+        "run Python's garbage collector before each sample: what grows only without it is not lost, but waits"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for soak.json")
-    given = parser.parse_args()
+    add("--collect", action="store_true", dest="collects", help=collect)
+    given = line.parse_args()
     if not 2 <= given.workers <= WORKERS_MAX:
-        parser.error(f"--workers is {given.workers}, allowed are 2 to {WORKERS_MAX}")
-    if given.minutes * 60 < SAMPLES_MIN * given.every:
-        parser.error(f"--minutes {given.minutes:g} holds fewer than {SAMPLES_MIN} samples")
-    settings = Settings(
-        minutes=given.minutes,
-        transports=tuple(given.transport.split(",")),
-        workers=given.workers,
-        reducers=given.reducers,
-        seed=given.seed,
-        every_s=given.every,
-        reopen_s=given.reopen,
-        bytes_max=int(given.size_mib * MIB),
-        rss_allowance_bytes=int(given.allowance_mib * MIB),
-        collects=given.collect,
-    )
-    return settings, given.out
+        line.error(f"--workers is {given.workers}, allowed are 2 to {WORKERS_MAX}")
+    if given.minutes * 60 < SAMPLES_MIN * given.every_s:
+        line.error(f"--minutes {given.minutes:g} holds fewer than {SAMPLES_MIN} samples")
+    given.bytes_max, given.rss_allowance_bytes = int(given.size_mib * MIB), int(given.allowance_mib * MIB)
+    return filled(Settings, given), given.out
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Settings:
     """The settings of the command line."""
 
     minutes: float
-    transports: tuple[str, ...]
+    transports: list[str]
     workers: int
     reducers: int
     seed: int

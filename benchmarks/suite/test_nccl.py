@@ -17,15 +17,11 @@ from benchmarks.method.report import Report
 SHAPES = [
     Shape(workers=4, reducers=4, device="cuda", link=Link(rate_mbit=rate_mbit)) for rate_mbit in (500, 200)
 ]
-EFFORT = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=2)
-
-
-def _name(shape: Shape) -> str:
-    return shape.name
+EFFORT = Effort(rounds=5)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("shape", SHAPES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @pytest.mark.parametrize("size_bytes", [64 << 20], ids=["64MiB"])
 def test_nccl(shape: Shape, size_bytes: int, report: Report) -> None:
     try:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.lab.traffic import Traffic
 from benchmarks.method.records import Quartiles, quartiles
-from benchmarks.method.table import markdown, value_text, without_empty_columns
+from benchmarks.method.table import markdown, spread, value_text, without_empty_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WITHOUT, WITH = "Gloo", "reducers"
-HEAD = ("", "ms per step", "x Gloo", "whole command, s", "x Gloo, whole", "MB sent", "MB received")
-HEAD += ("retr.", "cores busy")
 #: From this part on, the cores of this machine may be what the steps wait for.
 BUSY = 0.9
 #: A script whose gradients go through the reducers sends them at least this part of what a worker sends.
@@ -80,25 +78,21 @@ def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> Quartiles | No
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table, and what must be known to read it."""
-    cells = [
-        [
-            row["side"],
-            "" if row["step_s"] is None else f"{1e3 * row['step_s'].median:.0f}",
-            _spread(row["times_as_fast"]),
-            f"{row['command_s'].median:.1f}",
-            _spread(row["times_as_fast_command"]),
-            f"{row['worker_tx_bytes'] / 1e6:.0f}",
-            f"{row['worker_rx_bytes'] / 1e6:.0f}",
-            f"{row['retransmitted_segments']}",
-            f"{row['busy']:.0%}",
-        ]
-        for row in rows
-    ]
-    return [*markdown(*without_empty_columns(HEAD, cells)), "", *_notes(rows)]
+    cells = [[cell(row) for cell in _COLUMNS.values()] for row in rows]
+    return [*markdown(*without_empty_columns(list(_COLUMNS), cells)), "", *_notes(rows)]
 
 
-def _spread(value: Quartiles | None) -> str:
-    return "" if value is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*value)
+_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "": lambda row: row["side"],
+    "ms per step": lambda row: "" if row["step_s"] is None else f"{1e3 * row['step_s'].median:.0f}",
+    "x Gloo": lambda row: spread(row["times_as_fast"]),
+    "whole command, s": lambda row: f"{row['command_s'].median:.1f}",
+    "x Gloo, whole": lambda row: spread(row["times_as_fast_command"]),
+    "MB sent": lambda row: f"{row['worker_tx_bytes'] / 1e6:.0f}",
+    "MB received": lambda row: f"{row['worker_rx_bytes'] / 1e6:.0f}",
+    "retr.": lambda row: f"{row['retransmitted_segments']}",
+    "cores busy": lambda row: f"{row['busy']:.0%}",
+}
 
 
 def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -105,17 +105,9 @@ def shaped_rows() -> list[dict[str, Any]]:
     return [*rows, training]
 
 
-def latest(*rows: dict[str, Any], scaling: bool = False) -> dict[str, Any]:
-    growth = {
-        "size_bytes": 64 * MIB,
-        "workers": 8,
-        "base_workers": 2,
-        "network": link(200),
-        "contenders": {"tcp": 1.02, "ring": 1.74},
-    }
+def latest(*rows: dict[str, Any]) -> dict[str, Any]:
     return {
         "format": 2,
         "environment": ENVIRONMENT,
         "rows": list(rows),
-        "scaling": [growth] if scaling else [],
     }

@@ -30,7 +30,7 @@ def test_the_page_is_what_the_results_say(measured: ModuleType) -> None:
 
 
 def test_a_result_is_kept_without_names_of_the_machine(measured: ModuleType) -> None:
-    document = made.latest(*made.loopback_rows(), *made.shaped_rows(), scaling=True)
+    document = made.latest(*made.loopback_rows(), *made.shaped_rows())
     document["environment"] = document["environment"] | {
         "kernel": "6.1.2-someone",
         "python_file": "/somewhere/python",

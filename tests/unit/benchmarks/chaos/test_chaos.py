@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos.course import ChaosFailed, Course, Settings, Training
 from benchmarks.chaos.load import HANG_S, Slice
 from benchmarks.chaos.reducers import Struck
-from benchmarks.chaos.report import Felt, document, felt, goodput, lines, spread
+from benchmarks.chaos.report import Felt, felt, figures, goodput, lines, spread
 from benchmarks.chaos.schedule import JITTER, schedule
 
 SETTINGS = Settings(
@@ -104,7 +104,6 @@ def test_what_is_printed_and_written() -> None:
         "ranks' hosts",
     ):
         assert part in text
-    written = document(SETTINGS, course(), "")
+    written = figures(course())
     assert written["strikes"][1]["reducer"] == 0
     assert written["next_step_s"]["maximum"] == pytest.approx(0.86)
-    assert document(SETTINGS, None, "a hang")["failure"] == "a hang"

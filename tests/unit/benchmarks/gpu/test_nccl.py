@@ -20,9 +20,8 @@ from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.network import NetworkUnavailable
 from benchmarks.lab.traffic import Link, Traffic
 from benchmarks.method.paired import Measurement, Sample
-from benchmarks.method.report import Report
+from benchmarks.method.report import Report, growth
 from benchmarks.method.row import CLEARLY_FASTER, Row
-from benchmarks.method.scaling import scaling
 
 LOGS = [socket_log(rank) for rank in range(4)]
 
@@ -185,8 +184,8 @@ def test_growth_with_workers_is_not_compared_across_devices() -> None:
             measured={"tcp": measurement(1.0)},
         )
 
-    assert scaling([on("cpu", 2), on("cuda", 4)]) == []
-    assert len(scaling([on("cpu", 2), on("cpu", 4)])) == 1
+    assert growth([on("cpu", 2), on("cuda", 4)]) == []
+    assert len(growth([on("cpu", 2), on("cpu", 4)])) == 1
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "DPI", 20)  # for speed
     source = tmp_path / "latest.json"
-    source.write_text(json.dumps(made.latest(*made.loopback_rows(), *made.shaped_rows(), scaling=True)))
+    source.write_text(json.dumps(made.latest(*made.loopback_rows(), *made.shaped_rows())))
     written = plots.write(source, tmp_path / "out")
     assert [path.stem for path in written] == list(plots.FIGURES)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)

@@ -10,7 +10,6 @@ the bits of the sum in rank order. Needs root, iproute2 and Linux.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -22,7 +21,8 @@ from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
-from benchmarks.method.paired import LEAD_S
+from benchmarks.method.experiment import Line, at_least
+from benchmarks.method.paired import turn
 from benchmarks.method.records import quartiles
 
 WORKERS, RATE_MBIT = 4, 200
@@ -45,10 +45,7 @@ def train(cluster: Cluster, steps: int) -> dict[str, list[float]]:
     for step in range(WARMUP_STEPS + steps):
         before = f"step {step + 1} of {WARMUP_STEPS + steps}:"
         for name, label in NAMES.items():
-            ranks.call("prepare")
-            samples = ranks.call("run", name, time.perf_counter() + LEAD_S)
-            ranks.call("verify")
-            slowest = max(sample.seconds[0] for sample in samples)
+            slowest = max(sample.seconds[0] for sample in turn(ranks, name))
             print(f"{before}  {label} {slowest:.2f} s", end="", flush=True)
             before = ""
             if step >= WARMUP_STEPS:
@@ -84,15 +81,10 @@ def conclusion(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.demo.network", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument(
-        "--steps", type=int, default=STEPS, help="how many steps of each kind count (%(default)s)"
-    )
-    steps = parser.parse_args().steps
-    if steps < 1:
-        parser.error("--steps must be at least 1")
+    line = Line("demo.network", __doc__)
+    count = "how many steps of each kind count (%(default)s)"
+    line.add_argument("--steps", type=at_least(1), default=STEPS, help=count)
+    steps = line.parse_args().steps
     try:
         check_network()
     except NetworkUnavailable as error:

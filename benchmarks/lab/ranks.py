@@ -42,9 +42,8 @@ OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
     # Nothing is set: memory is shared with reducers on the same host.
     "default": (ReductionState, {}),
-    # The first two with their I/O in a process of its own.
+    # The first with its I/O in a process of its own.
     "tcp-io-process": (ReductionState, {"transport": "tcp", "io_process": True}),
-    "default-io-process": (ReductionState, {"io_process": True}),
     # The default by a process group of the backend "reduction".
     "group": (GroupState, {}),
     # What watching a job costs: it records nothing, or is asked for everything.

@@ -1,4 +1,4 @@
-"""What all tools have in common: their options, the table that they print, and the file that they write.
+"""What all tools have in common: their command lines, the table that they print, and the file that they write.
 
 A tool names the options that it shares with others and their defaults, adds its own, and hands over its rows:
 
@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab import environment
 from benchmarks.lab.cluster import Shape
 from benchmarks.lab.traffic import Link, link_of
 from benchmarks.method import results
@@ -81,10 +82,7 @@ def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], 
 #: The options that tools share, but for their defaults.
 _SHARED: dict[str, dict[str, Any]] = {
     "workers": {"type": at_least(1), "help": "how many ranks there are (%(default)s)"},
-    "reducers": {
-        "type": at_least(0),
-        "help": "how many reducers there are (%(default)s); None: as many as workers",
-    },
+    "reducers": {"type": at_least(0), "help": "how many reducers there are (%(default)s)"},
     "rate": {"type": at_least(0.001, float), "help": "Mbit/s of every link, each way (%(default)s)"},
     "unshaped": {"action": "store_true", "help": "all on loopback, where no root is needed"},
     "device": {"choices": ("cuda", "cpu"), "help": "(%(default)s)"},
@@ -114,7 +112,10 @@ class Line(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         for option, default in defaults.items():
-            self.add_argument(f"--{option}", default=default, **_SHARED[option])
+            more = (
+                {"help": "as many as workers by default"} if option == "reducers" and default is None else {}
+            )
+            self.add_argument(f"--{option}", default=default, **(_SHARED[option] | more))
         self._has_reducers = defaults.keys() >= {"workers", "reducers"}
 
     def parse_args(self, words: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
@@ -176,10 +177,11 @@ def show(
     path: Path | None = None,
     **more: Any,
 ) -> None:
-    """Print the table, and write the rows and more fields to `path`, or else where the command line says."""
-    print("\n".join([*filter(None, [title]), *table(columns, rows)]))
+    """Print machine and table, and write the rows and more fields to `path`, or else where the command line says."""
+    described = environment.describe()
+    print("\n".join([environment.summary(described), *filter(None, [title]), *table(columns, rows)]))
     if (path := path or getattr(given, "json", None)) is not None:
-        results.write(path, settings_of(given), rows, **more)
+        results.write(path, settings_of(given), rows, described, **more)
 
 
 def fail(name: str, problems: Sequence[str]) -> None:

@@ -130,6 +130,14 @@ def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
     return Sample(seconds, time.process_time() - cpu_s)
 
 
+def turn(ranks: Ranks, contender: str) -> list[Sample]:
+    """Let a contender take one turn, which is checked; return what each rank has measured."""
+    ranks.call("prepare")
+    samples: list[Sample] = ranks.call("run", contender, time.perf_counter() + LEAD_S)
+    ranks.call("verify")
+    return samples
+
+
 def compare(processes: Processes, contenders: Sequence[str], effort: Effort) -> dict[str, Measurement]:
     """Let the contenders of the loaded workload take turns, and check every result.
 

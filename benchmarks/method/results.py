@@ -15,11 +15,17 @@ RESULTS = Path(__file__).parents[1] / "results"
 FORMAT = 1
 
 
-def write(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
+def write(
+    path: Path,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    described: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> None:
     """Write the results of a tool, and more fields; docs/measured.py makes tables of the rows."""
     document = {
         "format": FORMAT,
-        "environment": environment.describe(),
+        "environment": described or environment.describe(),
         "settings": dict(settings),
         "rows": [dict(row) for row in rows],
     } | more

@@ -10,7 +10,6 @@ priority, because in reality they would have machines of their own.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import secrets
@@ -28,7 +27,8 @@ from reduction.process.ready import close, wait_until_ready
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import Ranks, RanksFailed
 from benchmarks.loads.all_reduce import AllReduce
-from benchmarks.method.paired import LEAD_S
+from benchmarks.method.experiment import Line
+from benchmarks.method.paired import turn
 from benchmarks.method.table import markdown
 from benchmarks.micro.strangers import JOB, KINDS
 
@@ -106,10 +106,7 @@ def sums(ranks: Ranks, seconds: float) -> list[float]:
     """Let the job run for a while; return the seconds of each sum, of its slowest rank."""
     ends_at, found = time.monotonic() + seconds, list[float]()
     while time.monotonic() < ends_at:
-        ranks.call("prepare")
-        samples = ranks.call("run", "tcp", time.perf_counter() + LEAD_S)
-        ranks.call("verify")
-        found += map(max, zip(*(sample.seconds for sample in samples), strict=True))
+        found += map(max, zip(*(sample.seconds for sample in turn(ranks, "tcp")), strict=True))
     return found
 
 
@@ -124,16 +121,8 @@ def beside(kind: str, seconds: float) -> list[str]:
             sums(ranks, 1.0)  # connections and memory settle
             alone = sums(ranks, seconds)
             alone_mib, lines = served.peak_mib, served.lines
-            command = [
-                "nice",
-                "-n",
-                "19",
-                sys.executable,
-                "-m",
-                "benchmarks.micro.strangers",
-                kind,
-                served.address,
-            ]
+            command = ["nice", "-n", "19", sys.executable, "-m", "benchmarks.micro.strangers"]
+            command += [kind, served.address]
             command += [*served.ports, "--token", served.theirs, "--seconds", f"{seconds + STAY_S:g}"]
             strangers = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -166,10 +155,10 @@ def beside(kind: str, seconds: float) -> list[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="A job beside strangers.")
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--seconds", type=float, default=6.0, help="beside each kind, and alone before it")
-    given = parser.parse_args()
+    line = Line("micro.flood", __doc__)
+    line.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help=", ".join(KINDS))
+    line.add_argument("--seconds", type=float, default=6.0, help="beside each kind, and alone before it")
+    given = line.parse_args()
     with ending_well("flood"):
         rows = [beside(kind, given.seconds) for kind in given.kinds or KINDS]
     print(*markdown(HEAD, rows), sep="\n")

@@ -41,6 +41,7 @@ import numpy as np
 import torch
 from reduction.model import ReduceOp
 
+from benchmarks.lab import environment
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import Ranks
 from benchmarks.method import results
@@ -185,13 +186,15 @@ def main() -> None:
     with ending_well("accuracy"):
         compared, problems = measure(given.data, given.workers)
     problems += broken(compared, given.worst_limit, given.mean_limit)
+    described = environment.describe()
+    print(environment.summary(described))
     for data in given.data:
         print(f"\n{data}; x torch: by the error of torch's hook, for fp8, int8 and topk of that for bf16\n")
         print("\n".join(markdown(HEAD, [cells(row) for row in compared if row.data == data])))
     if small := [count for count in given.workers if count <= REAL_MAX]:
         print(f"\ntorch's hooks ran over Gloo for n = {', '.join(map(str, small))}; above, the ring here")
     rows = [asdict(row) for row in compared]
-    results.write(given.out / "accuracy.json", settings_of(given), rows, problems=problems)
+    results.write(given.out / "accuracy.json", settings_of(given), rows, described, problems=problems)
     fail("accuracy", problems)
     print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")
 

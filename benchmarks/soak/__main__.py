@@ -18,18 +18,16 @@ from pathlib import Path
 from reduction.errors import ConfigError
 
 from benchmarks.method import results
-from benchmarks.method.experiment import Line, filled, listed
-from benchmarks.method.table import markdown
+from benchmarks.method.experiment import Line, filled, listed, table
 from benchmarks.soak.course import Course, Settings, SoakFailed, judged, soak
 from benchmarks.soak.flatness import (
-    HEAD,
+    COLUMNS,
     HEAP_ALLOWANCE_BYTES,
     MIB,
     REGIONS_ALLOWANCE,
     RSS_ALLOWANCE_BYTES,
     SAMPLES_MIN,
     THREADS_ALLOWANCE,
-    cells,
 )
 from benchmarks.soak.load import WORKERS_MAX
 from worker_plugin.config import PluginConfig
@@ -45,7 +43,7 @@ def report(course: Course, settings: Settings) -> list[str]:
         else f"{course.transport}: {course.failure}"
     ]
     if course.verdicts:
-        lines += ["", *markdown(HEAD, [cells(verdict) for verdict in course.verdicts]), ""]
+        lines += ["", *table(COLUMNS, course.verdicts), ""]
         lines.append(
             "medians of the second fifth of the time, and growth to the last. Allowed: "
             f"RSS {settings.rss_allowance_bytes / MIB:g} MiB, heap {HEAP_ALLOWANCE_BYTES / MIB:g} MiB, "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from benchmarks.lab.procfs import Footprint
+from benchmarks.method.experiment import Cell
 
 MIB = 1 << 20
 
@@ -53,21 +55,25 @@ class Series:
         return {"name": self.name, "seconds": self.seconds, **columns}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """Medians of the second and of the last fifth of a series, and the growth. The first fifth is the warm-up."""
+    """How a process has grown from the second to the last fifth of the time. The first fifth is the warm-up."""
 
     name: str
-    rss_bytes: tuple[float, float]
-    pss_bytes: tuple[float, float]
-    #: None if the heap is not known.
-    heap_bytes: tuple[float, float] | None
-    threads: tuple[float, float]
-    descriptors: tuple[float, float]
+    #: Both medians of each field of a `Footprint`; the heap's only if it is known.
+    medians: dict[str, tuple[float, float]]
     #: Each quantity that grew, in words; empty if none did.
     grew: tuple[str, ...]
-    #: Descriptors of regions of shared memory. Results of before these were counted apart have none.
-    regions: tuple[float, float] = (0, 0)
+
+
+#: What may grow, by field: its name, and by how much.
+_ALLOWED = {
+    "rss_bytes": ("RSS", RSS_ALLOWANCE_BYTES),
+    "heap_bytes": ("heap", HEAP_ALLOWANCE_BYTES),
+    "threads": ("threads", THREADS_ALLOWANCE),
+    "descriptors": ("descriptors", 0),
+    "regions": ("regions", REGIONS_ALLOWANCE),
+}
 
 
 def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> Verdict:
@@ -75,57 +81,34 @@ def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> V
     count = len(series.footprints)
     if count < SAMPLES_MIN:
         raise ValueError(f"{series.name} has {count} samples, {SAMPLES_MIN} are the least that can be judged")
-    early, late = series.between(0.2, 0.4), series.between(0.8, 1.0)
+    early, late = ([asdict(sample) for sample in series.between(*part)] for part in ((0.2, 0.4), (0.8, 1.0)))
 
-    def medians(quantity: str) -> tuple[float, float]:
-        first, last = (
-            statistics.median(getattr(footprint, quantity) for footprint in part) for part in (early, late)
-        )
-        return first, last
+    def median(samples: list[dict[str, float]], name: str) -> float:
+        return statistics.median(sample[name] for sample in samples)
 
-    memory = {"RSS": medians("rss_bytes")}
-    if series.footprints[0].heap_bytes is not None:
-        memory["heap"] = medians("heap_bytes")
-    allowed = {"RSS": rss_allowance_bytes, "heap": HEAP_ALLOWANCE_BYTES}
-    grew = [
-        f"{name} by {(last - first) / MIB:.1f} MiB"
-        for name, (first, last) in memory.items()
-        if last - first > allowed[name]
-    ]
-    counts = {quantity: medians(quantity) for quantity in ("threads", "descriptors", "regions")}
-    allowed = {"threads": THREADS_ALLOWANCE, "descriptors": 0, "regions": REGIONS_ALLOWANCE}
-    grew += [
-        f"{name} by {last - first:g}"
-        for name, (first, last) in counts.items()
-        if last - first > allowed[name]
-    ]
-    return Verdict(
-        name=series.name,
-        rss_bytes=memory["RSS"],
-        pss_bytes=medians("pss_bytes"),
-        heap_bytes=memory.get("heap"),
-        threads=counts["threads"],
-        descriptors=counts["descriptors"],
-        regions=counts["regions"],
-        grew=tuple(grew),
-    )
+    known = [name for name, value in asdict(series.footprints[0]).items() if value is not None]
+    medians = {name: (median(early, name), median(late, name)) for name in known}
+    grew = []
+    for name, (label, allowed) in (_ALLOWED | {"rss_bytes": ("RSS", rss_allowance_bytes)}).items():
+        if name in medians and (growth := medians[name][1] - medians[name][0]) > allowed:
+            is_memory = name.endswith("_bytes")
+            grew.append(f"{label} by {growth / MIB:.1f} MiB" if is_memory else f"{label} by {growth:g}")
+    return Verdict(series.name, medians, tuple(grew))
 
 
-HEAD = [
-    "process",
-    *("RSS MiB", "growth", "PSS MiB", "growth", "heap MiB", "growth"),
-    *("threads", "descriptors", "regions", "verdict"),
-]
+def _growth(verdict: Verdict, name: str) -> str:
+    if name not in verdict.medians:
+        return ""
+    first, last = verdict.medians[name]
+    if name.endswith("_bytes"):
+        return f"{first / MIB:.1f} {(last - first) / MIB:+.2f}"
+    return f"{first:g}" if first == last else f"{first:g} to {last:g}"
 
 
-def cells(verdict: Verdict) -> list[str]:
-    """Return a row of the table whose head is HEAD."""
-    row = [verdict.name]
-    for memory in (verdict.rss_bytes, verdict.pss_bytes, verdict.heap_bytes):
-        if memory is None:
-            row += ["", ""]
-        else:
-            row += [f"{memory[0] / MIB:.1f}", f"{(memory[1] - memory[0]) / MIB:+.2f}"]
-    for first, last in (verdict.threads, verdict.descriptors, verdict.regions):
-        row.append(f"{first:g}" if first == last else f"{first:g} to {last:g}")
-    return [*row, "grew: " + ", ".join(verdict.grew) if verdict.grew else "flat"]
+_TITLES = {"RSS, MiB": "rss_bytes", "PSS, MiB": "pss_bytes", "heap, MiB": "heap_bytes"}
+COLUMNS: dict[str, Cell] = {
+    "process": lambda verdict: verdict.name,
+    **{title: partial(_growth, name=name) for title, name in _TITLES.items()},
+    **{name: partial(_growth, name=name) for name in ("threads", "descriptors", "regions")},
+    "verdict": lambda verdict: "grew: " + ", ".join(verdict.grew) if verdict.grew else "flat",
+}

@@ -96,5 +96,5 @@ def test_a_short_run(
     )
     hierarchy.main()
     printed = capsys.readouterr().out
-    assert printed.startswith("2 nodes x 2 ranks, 2 reducers, ")
+    assert "\n2 nodes x 2 ranks, 2 reducers, " in printed
     assert ("\na step without communication takes " in printed) == ("--train" in what)

@@ -10,15 +10,15 @@ from reduction.transports.shared import OwnMemory
 
 from benchmarks.lab.procfs import Footprint, footprint, heap_bytes
 from benchmarks.lab.ranks import Rank
+from benchmarks.method.experiment import table
 from benchmarks.soak.flatness import (
-    HEAD,
+    COLUMNS,
     HEAP_ALLOWANCE_BYTES,
     MIB,
     REGIONS_ALLOWANCE,
     RSS_ALLOWANCE_BYTES,
     Series,
     Verdict,
-    cells,
     judge,
 )
 from benchmarks.soak.load import RandomAllReduces
@@ -75,12 +75,12 @@ def test_too_few_samples_are_not_judged() -> None:
         verdict(*[BASE] * 9)
 
 
-def test_a_row_has_a_cell_for_each_column() -> None:
+def test_the_table_has_both_medians() -> None:
     unknown = verdict(*[replace(BASE, heap_bytes=None)] * 21)
-    assert unknown.heap_bytes is None
-    for row in (cells(rising(descriptors=22)), cells(unknown)):
-        assert len(row) == len(HEAD)
-    assert cells(rising(descriptors=22))[-3:] == ["20 to 22", "0", "grew: descriptors by 2"]
+    assert "heap_bytes" not in unknown.medians
+    *_, more, without = table(COLUMNS, [rising(descriptors=22), unknown])
+    assert " 20 to 22 | " in more
+    assert "| 300.0 +0.00 | 200.0 +0.00 |             |" in without
 
 
 def test_a_footprint_of_another_process() -> None:

@@ -103,6 +103,30 @@ def uneven(rank, reducers):
     return last, [parameter.detach() for parameter in model.parameters()]
 
 
+def one_has_joined(rank, reducers):
+    """Return the error of a collective in which a rank that has joined cannot take part."""
+    begin(rank, reducers)
+    error = rank.error_of(lambda: hvd.allgather_object(1)) if rank.number else None
+    hvd.join()
+    return str(error)
+
+
+def any_memory(rank, reducers):
+    """Collectives in place write to tensors of any strides, and tell autograd so; others work in inference mode."""
+    begin(rank, reducers)
+    for collective, factor in ((hvd.allreduce_, 2), (lambda tensor, **_: hvd.broadcast_(tensor, 0), 1)):
+        for tensor in (torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3).t()):
+            expected, weight = tensor * factor, torch.ones((), requires_grad=True)
+            loss = (weight * tensor).sum()
+            assert collective(tensor, op=hvd.Sum) is tensor
+            assert torch.equal(tensor, expected)
+            assert "modified by an inplace operation" in str(rank.error_of(loss.backward))
+    with torch.inference_mode():
+        scaled = hvd.allreduce(torch.ones(2), op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0)
+        assert scaled.tolist() == [12.0, 12.0]
+        assert hvd.broadcast(torch.ones(2), 0).tolist() == [1.0, 1.0]
+
+
 def other_models(rank, reducers):
     """Rank 1's model is another one: return the error."""
     begin(rank, reducers)
@@ -164,6 +188,15 @@ def test_ranks_may_run_out_of_data_at_different_times(ranks, reducers):
     assert [last for last, _ in answers] == [2, 2, 2]
     for _, weights in answers[:-1]:
         assert all(map(torch.equal, weights, answers[-1][1]))
+
+
+def test_joined_ranks_are_named_where_they_cannot_take_part(ranks, reducers):
+    text = "ranks [0] have joined, and can only take part in allreduce and barrier"
+    assert ranks.run(2, one_has_joined, reducers(1)) == ["None", text]
+
+
+def test_any_memory_will_do(ranks, reducers):
+    ranks.run(2, any_memory, reducers(1))
 
 
 def test_different_models_are_an_error_on_all_ranks(ranks, reducers):

@@ -1,16 +1,15 @@
-"""Broadcasts of whole models, optimizers and objects."""
+"""Broadcasts of whole models, optimizers and objects; sparse sums, join and barrier."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from worker_plugin.integrations.horovod.exchange import broadcast_async_
-from worker_plugin.integrations.horovod.handles import synchronize
-from worker_plugin.integrations.horovod.negotiation import Entry
+from worker_plugin.integrations.horovod.collectives import allgather_async, broadcast_async_
+from worker_plugin.integrations.horovod.handles import Average, Operation, synchronize
 from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
 
 
@@ -46,33 +45,26 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Return rank root_rank's object, pickled on the way by torch.distributed; ranks trust each other."""
+    objects = [obj]
 
-    def run(said: list[Any]) -> Any:
-        objects = [obj]
-        dist.broadcast_object_list(objects, root_rank, group=process_set.group)
-        return objects[0]
+    def run(_: object) -> None:
+        dist.broadcast_object_list(objects, root_rank, process_set.negotiation.group)
 
-    negotiation = process_set.negotiation
-    same = {"kind": "broadcast_object", "root_rank": root_rank}
-    return negotiation.submit(Entry(negotiation.name("broadcast_object", name), same, run)).wait()
+    process_set.negotiation.issue("broadcast_object", name, run, root_rank=root_rank).wait()
+    return objects[0]
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Return the objects of all ranks, pickled on the way by torch.distributed; ranks trust each other."""
+    objects: list[Any] = [None] * process_set.size()
 
-    def run(said: list[Any]) -> list[Any]:
-        objects: list[Any] = [None] * process_set.size()
-        dist.all_gather_object(objects, obj, group=process_set.group)
-        return objects
+    def run(_: object) -> None:
+        dist.all_gather_object(objects, obj, process_set.negotiation.group)
 
-    negotiation = process_set.negotiation
-    same = {"kind": "allgather_object"}
-    gathered: list[Any] = negotiation.submit(
-        Entry(negotiation.name("allgather_object", name), same, run)
-    ).wait()
-    return gathered
+    process_set.negotiation.issue("allgather_object", name, run).wait()
+    return objects
 
 
 def broadcast_optimizer_state(
@@ -97,3 +89,39 @@ def broadcast_optimizer_state(
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
     if dist.get_rank() != root_rank:
         optimizer.load_state_dict(state)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: Operation | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Add up the sparse tensors of all ranks; return at once, with a function that waits for the result.
+
+    Indices and values of all ranks are gathered, as in Horovod: no byte of it goes through reducers.
+    """
+    tensor = tensor.coalesce() if tensor.is_sparse else tensor.to_sparse()
+    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
+    indices = allgather_async(tensor.indices().t().contiguous(), names[0], process_set)
+    values = allgather_async(tensor.values(), names[1], process_set)
+
+    def wait() -> torch.Tensor:
+        total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape)
+        return total if op not in (None, Average) else total / process_set.size()
+
+    return wait
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it."""
+    process_set.negotiation.issue("barrier", None).wait()
+
+
+def join(device: int = -1) -> int:
+    """Call it when this rank's data is used up: it gives zeros to what the others all-reduce, until all have joined.
+
+    Returns:
+        The rank that was the last to join.
+    """
+    return int(global_process_set.negotiation.issue("join", "all").wait())

@@ -1,16 +1,17 @@
-"""What all collectives have in common: how tensors are combined, what is returned, how groups are named."""
+"""What collectives have in common: compression, handles, groups, gradients."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from worker_plugin.integrations.horovod.negotiation import Entry, HorovodInternalError
-from worker_plugin.tensors.encoding import flat_of
+from worker_plugin.integrations.horovod.negotiation import Handle
 
 Tensor = torch.Tensor
 
@@ -18,137 +19,136 @@ Tensor = torch.Tensor
 class Operation(enum.Enum):
     """How tensors are combined."""
 
-    AVERAGE = "average"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    PRODUCT = "product"
+    AVERAGE = dist.ReduceOp.AVG
+    SUM = dist.ReduceOp.SUM
+    MIN = dist.ReduceOp.MIN
+    MAX = dist.ReduceOp.MAX
+    PRODUCT = dist.ReduceOp.PRODUCT
 
 
 Average, Sum, Min, Max, Product = Operation
-TORCH_OPS: dict[Operation, dist.ReduceOp.RedOpType] = {
-    Average: dist.ReduceOp.AVG,
-    Sum: dist.ReduceOp.SUM,
-    Min: dist.ReduceOp.MIN,
-    Max: dist.ReduceOp.MAX,
-    Product: dist.ReduceOp.PRODUCT,
-}
 
 
-class NoCompression:
-    """Tensors travel as they are."""
+class Compressor:
+    """Has floating-point numbers travel as others.
 
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Return the tensor, and what `decompress` needs."""
-        return tensor, tensor.dtype
+    Args:
+        dtype: which; None: as they are.
+    """
 
-    @staticmethod
-    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the tensor as it was before `compress`."""
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self._dtype = dtype
 
+    def compress(self, tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """Return the tensor that travels, and what `decompress` needs."""
+        return (
+            tensor.to(self._dtype or tensor.dtype) if tensor.is_floating_point() else tensor
+        ), tensor.dtype
 
-class HalfCompression(NoCompression):
-    """Floating-point numbers travel in float16."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Return the tensor in float16, if it is one of floating-point numbers."""
-        return (tensor.half() if tensor.is_floating_point() else tensor), tensor.dtype
+    def decompress(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the tensor with the dtype that it had before `compress`."""
+        return tensor.to(dtype)
 
 
 class Compression:
     """Horovod's ways to send fewer bytes. REDUCTION_WIRE_DTYPE has better ones, which add in float32."""
 
-    none = NoCompression
-    fp16 = HalfCompression
+    none = Compressor()
+    fp16 = Compressor(torch.float16)
 
 
-class Handle:
-    """One collective, or a group of them, that was issued.
-
-    Args:
-        entries: of the negotiation.
-        unpack: makes the result out of theirs.
-    """
-
-    def __init__(self, entries: Sequence[Entry], unpack: Callable[[list[Any]], Any]) -> None:
-        self._entries = entries
-        self._unpack = unpack
-
-    def poll(self) -> bool:
-        """Whether `wait` would return at once."""
-        return all(entry.done.is_set() for entry in self._entries)
-
-    def wait(self) -> Any:
-        """Return the result.
-
-        Raises:
-            HorovodInternalError: it failed.
-        """
-        return self._unpack([entry.wait() for entry in self._entries])
+def poll(handle: Handle | tuple[Handle, ...]) -> bool:
+    """Whether a collective, or a group of them, is done, so that `synchronize` returns at once."""
+    return all(map(poll, handle)) if isinstance(handle, tuple) else handle.done.is_set()
 
 
-def poll(handle: Handle) -> bool:
-    """Whether a collective is done, so that `synchronize` returns at once."""
-    return handle.poll()
-
-
-def synchronize(handle: Handle) -> Any:
-    """Wait for a collective, and return its result.
+def synchronize(handle: Handle | tuple[Handle, ...]) -> Any:
+    """Wait for a collective, or a group of them, and return its result.
 
     Raises:
         HorovodInternalError: it failed, on all ranks.
     """
-    return handle.wait()
+    return [one.wait() for one in handle] if isinstance(handle, tuple) else handle.wait()
 
 
-def single(entry: Entry) -> Handle:
-    """Return the handle of one collective."""
-    return Handle([entry], lambda results: results[0])
+def grouped(each: Callable[..., Any], result: Callable[[list[Any]], Any] = list) -> Callable[..., Any]:
+    """Return what does for several tensors, on one kind of device, what `each` does for one.
 
-
-def operation_of(average: bool | None, op: Operation | None) -> Operation:
-    """Return what `op`, or the older `average`, means; Average if neither is given.
-
-    Raises:
-        ValueError: both are given.
+    It has the parameters of `each`, with `tensors` in place of `tensor`.
     """
-    if average is not None:
-        if op is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        return Average if average else Sum
-    return Average if op is None else op
+    first, *others = inspect.signature(each).parameters.values()
+    signature = inspect.Signature([first.replace(name="tensors", annotation="Sequence[Tensor]"), *others])
+
+    def for_all(*given: Any, **named: Any) -> Any:
+        arguments = signature.bind(*given, **named).arguments
+        tensors, name = arguments.pop("tensors"), arguments.get("name")
+        if len({tensor.device.type for tensor in tensors}) > 1:
+            raise ValueError("tensors of one group must be on one kind of device")
+        results = []
+        for number, tensor in enumerate(tensors, 1):
+            if name is not None:
+                arguments["name"] = f"{name}_{number}of{len(tensors)}"
+            results.append(each(tensor, **arguments))
+        return result(results)
+
+    for_all.__signature__ = signature  # type: ignore[attr-defined]
+    return _named(for_all, f"grouped_{each.__name__}", f"Do `{each.__name__}` for each tensor.")
 
 
-def group_names(tensors: Sequence[Tensor], name: str | None) -> list[str | None]:
-    """Return the names of a group's collectives, by the group's.
+def on_a_copy(in_place: Callable[..., Handle]) -> Callable[..., Handle]:
+    """Return the collective whose result is a new tensor, out of the one that overwrites its tensor."""
 
-    Raises:
-        ValueError: some tensors are on GPUs and some are not.
-    """
-    if len({tensor.device.type for tensor in tensors}) > 1:
-        raise ValueError("tensors of one group must be on one kind of device")
-    return [
-        None if name is None else f"{name}_{number}of{len(tensors)}" for number in range(1, len(tensors) + 1)
-    ]
+    @functools.wraps(in_place)
+    def issue(tensor: Tensor, *arguments: Any, **named: Any) -> Handle:
+        return in_place(copy_of(tensor), *arguments, **named)
+
+    name = in_place.__name__
+    return _named(issue, name.rstrip("_"), f"Do `{name}` with a copy of the tensor.")
 
 
-def refuse_joined(said: Sequence[Any]) -> None:
-    """Raise HorovodInternalError if a rank has joined, which cannot take part."""
-    joined = [rank for rank, one in enumerate(said) if one is None]
-    if joined:
-        raise HorovodInternalError(
-            f"ranks {joined} have joined, and can only take part in allreduce and barrier"
-        )
+def waited_for(issue: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the collective that returns its result, out of the one that returns a handle."""
+
+    @functools.wraps(issue)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return synchronize(issue(*arguments, **named))
+
+    name = issue.__name__
+    return _named(call, name.replace("_async", ""), f"Do `{name}`, and return its result.")
 
 
-def bytes_of(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor's memory as bytes, because Gloo does not know all dtypes."""
-    return flat_of(tensor).view(torch.uint8)
+def _named(function: Callable[..., Any], name: str, text: str) -> Callable[..., Any]:
+    function.__name__, function.__doc__ = name, text
+    return function
 
 
-def dtype_of(tensor: Tensor) -> str:
-    """Return a tensor's dtype as ranks tell it to each other."""
-    return str(tensor.dtype).removeprefix("torch.")
+def differentiable(tensor: Tensor, handle: Handle, back: Callable[[Tensor], Tensor]) -> Any:
+    """Return the result of a collective of a tensor; `back` makes the tensor's gradient of the result's."""
+    return _Differentiable.apply(tensor, handle, back)  # type: ignore[no-untyped-call]
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, handle: Handle, back: Callable[[Tensor], Tensor]) -> Any:
+        ctx.back = back
+        return handle.wait()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        return ctx.back(gradient), None, None
+
+
+def said_of(tensor: Tensor, **more: Any) -> dict[str, Any]:
+    """Return what all ranks must say alike of a tensor."""
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), **more, "device": tensor.device.type}
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """Return a copy, to which any thread may write."""
+    with torch.inference_mode(False):
+        return tensor.detach().clone()
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a tensor whose memory has the elements in order: this one if it is so."""
+    return tensor.resolve_conj().resolve_neg().contiguous()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import collections
 import json
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +36,10 @@ CLOSE_S = 1.0
 LOOK_S = 0.0002
 #: Bytes of the all-gather that usually suffices; a longer text needs a second one.
 ROUND_BYTES = 2048
+#: The name under which a rank is pending that has joined.
+_JOIN = "join.all"
+#: Kinds of collectives in which ranks that have joined can take part.
+_FOR_JOINED = ("allreduce", "barrier", "optimizer")
 
 
 class HorovodInternalError(RuntimeError):
@@ -44,110 +47,111 @@ class HorovodInternalError(RuntimeError):
 
 
 @dataclass(eq=False)
-class Entry:
-    """A collective that this rank has issued.
-
-    `run` makes it happen, on the negotiation's thread. It gets what each rank said of it, by rank; a
-    joined rank's is None.
-    """
+class Handle:
+    """A collective that this rank has issued."""
 
     name: str
     #: What all ranks must say alike; JSON.
     same: dict[str, Any]
-    run: Callable[[list[Any]], Any]
-    #: What each rank says for itself; JSON, and not null, which stands for a joined rank.
-    own: Any = True
-    result: Any = None
-    error: BaseException | None = None
+    #: What this rank says for itself; JSON.
+    own: Any
+    #: Makes it happen, on the negotiation's thread; gets what each rank said for itself.
+    run: Callable[[list[Any]], object]
+    #: Makes the result of what `run` returned, or of the value of torch's future that it returned.
+    unpack: Callable[[Any], Any]
+    outcome: Any = None
+    error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
-    def finish(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Let those go on who wait for it."""
-        self.result, self.error = result, error
-        self.done.set()
+    def finish(self, outcome: Any = None, error: Exception | None = None) -> None:
+        """Let those go on who wait for it, once a future is done."""
+        self.outcome, self.error = outcome, error
+        if isinstance(outcome, torch._C.Future):
+            outcome.add_done_callback(lambda _: self.done.set())
+        else:
+            self.done.set()
 
     def wait(self) -> Any:
-        """Return what `run` returned.
+        """Return the result.
 
         Raises:
             HorovodInternalError: it failed.
         """
         self.done.wait()
-        if self.error is not None:
-            if isinstance(self.error, (HorovodInternalError, ValueError)):
+        try:
+            if self.error is not None:
                 raise self.error.with_traceback(None)
-            raise HorovodInternalError(f"{self.name}: {self.error}") from self.error
-        return self.result
+            # A future's `wait` also lets the current stream of a GPU wait.
+            is_future = isinstance(self.outcome, torch._C.Future)
+            return self.unpack(self.outcome.wait() if is_future else self.outcome)
+        except (HorovodInternalError, ValueError):
+            raise
+        except Exception as error:
+            raise HorovodInternalError(f"{self.name}: {error}") from error
 
 
 class Negotiation:
     """The thread that makes one process set's collectives happen.
 
     Args:
-        group: of Gloo; nothing else uses it.
+        group: for what is done on this thread only.
         stand_in: does a joined rank's part in a collective, by what the others say of it.
     """
 
-    def __init__(
-        self, group: ProcessGroup, stand_in: Callable[[str, dict[str, Any]], Callable[[], Any]]
-    ) -> None:
-        self._group = group
+    def __init__(self, group: ProcessGroup, stand_in: Callable[[dict[str, Any]], object]) -> None:
+        self.group = group
         self._size = dist.get_world_size(group)
         self._stand_in = stand_in
-        self._arrived: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._names: set[str] = set()
+        #: Guards `_counts`, `_pending` and `_is_over`, and tells the thread of them.
+        self._changed = threading.Condition()
+        #: How many collectives without a name were issued, by kind.
         self._counts: dict[str, int] = collections.defaultdict(int)
-        self._pending: dict[str, Entry] = {}
+        self._pending: dict[str, Handle] = {}
+        self._is_over = False
         #: Ranks that have joined, as all ranks know it, in the order in which they did.
         self._joined: list[int] = []
-        self._joining: Entry | None = None
-        self._is_over = False
         #: When to give up the round that is under way, on the clock of `time.monotonic`.
         self._leave_at = math.inf
         self._thread = threading.Thread(target=self._run, name="reduction-horovod", daemon=True)
         self._thread.start()
         _negotiations.add(self)
 
-    def name(self, kind: str, given: str | None) -> str:
-        """Return a collective's name: the given one, or one by the order of issue."""
-        if given is not None:
-            return f"{kind}.{given}"
-        self._counts[kind] += 1
-        return f"{kind}.noname.{self._counts[kind]}"
-
-    def submit(self, entry: Entry) -> Entry:
-        """Issue a collective, and return at once.
+    def issue(
+        self,
+        kind: str,
+        name: str | None,
+        run: Callable[[list[Any]], object] = lambda _: None,
+        unpack: Callable[[Any], Any] = lambda outcome: outcome,
+        own: Any = None,
+        **same: Any,
+    ) -> Handle:
+        """Issue a collective, and return at once. One without a name gets one by the order of issue.
 
         Raises:
             ValueError: one of this name is pending.
             HorovodInternalError: it is over.
         """
-        with self._lock:
+        with self._changed:
             if self._is_over:
                 raise HorovodInternalError("Horovod has been shut down")
-            if entry.name in self._names:
+            if name is None:
+                self._counts[kind] += 1
+                name = f"noname.{self._counts[kind]}"
+            handle = Handle(f"{kind}.{name}", {"kind": kind, **same}, own, run, unpack)
+            if handle.name in self._pending:
                 raise ValueError(
-                    f"{entry.name} is pending already: wait for it, or give this one another name"
+                    f"{handle.name} is pending already: wait for it, or give this one another name"
                 )
-            self._names.add(entry.name)
-        self._arrived.put(entry)
-        return entry
-
-    def barrier(self) -> None:
-        """Return when all ranks have called it."""
-        self.submit(Entry(self.name("barrier", None), {"kind": "barrier"}, lambda _: None)).wait()
-
-    def join(self) -> int:
-        """Give zeros to what the others issue, until all ranks have joined; return the rank that was the last."""
-        return int(self.submit(Entry("join", {}, lambda _: None)).wait())
+            self._pending[handle.name] = handle
+            self._changed.notify()
+        return handle
 
     def begin_close(self) -> None:
         """End the thread, in the background. What is pending fails."""
-        with self._lock:
-            self._is_over = True
         self._leave_at = min(self._leave_at, time.monotonic() + CLOSE_S)
-        self._arrived.put(None)
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
 
     def close(self) -> None:
         """End the thread, which may be in the middle of a round that another rank does not come to."""
@@ -155,49 +159,40 @@ class Negotiation:
         self._thread.join(2 * CLOSE_S)  # a collective that is under way may take longer
 
     def _run(self) -> None:
-        error: BaseException = HorovodInternalError("Horovod has been shut down")
+        error = HorovodInternalError("Horovod has been shut down")
         try:
-            while self._take(may_wait=not self._pending and self._joining is None):
+            while self._has_work():
                 if not self._round():
                     time.sleep(AGAIN_S)
         except Exception as failure:
             error = HorovodInternalError(f"the ranks cannot agree any more: {failure}")
-        with self._lock:
+        with self._changed:
             self._is_over = True
-        self._take(may_wait=False)
-        for entry in [*self._pending.values(), *([self._joining] if self._joining else [])]:
-            entry.finish(error=error)
+        for handle in self._pending.values():
+            handle.finish(error=error)
 
-    def _take(self, *, may_wait: bool) -> bool:
-        """Take what has arrived; return whether to go on."""
-        while may_wait or not self._arrived.empty():
-            entry = self._arrived.get()
-            may_wait = False
-            if entry is None:
-                return False
-            if entry.name == "join":
-                self._joining = entry
-            else:
-                self._pending[entry.name] = entry
-        return True
+    def _has_work(self) -> bool:
+        """Wait until something is pending; return whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._is_over)
+            return not self._is_over
 
     def _round(self) -> bool:
         """Tell the others what is pending here, and do what is pending everywhere; return whether there was any."""
-        mine = {name: [entry.same, entry.own] for name, entry in self._pending.items()}
-        said = self._exchange(
-            {"joined": self._joining is not None, "pending": mine, "counts": dict(self._counts)}
-        )
-        new = [rank for rank, one in enumerate(said) if one["joined"] and rank not in self._joined]
+        with self._changed:
+            mine = {name: [handle.same, handle.own] for name, handle in self._pending.items()}
+            counts = dict(self._counts)
+        said = self._exchange({"pending": mine, "counts": counts})
+        new = [rank for rank, one in enumerate(said) if _JOIN in one["pending"] and rank not in self._joined]
         self._joined += new
         active = [rank for rank in range(self._size) if rank not in self._joined]
         if not active:
-            joining, self._joining = self._joining, None
             last, self._joined = self._joined[-1], []
-            assert joining is not None
-            # Some have issued more than others. From here on the same names mean the same again.
-            for name in {name for one in said for name in one["counts"]}:
-                self._counts[name] = max(one["counts"].get(name, 0) for one in said)
-            self._forget(joining)
+            with self._changed:
+                # Some have issued more than others. From here on the same names mean the same again.
+                for kind in {kind for one in said for kind in one["counts"]}:
+                    self._counts[kind] = max(one["counts"].get(kind, 0) for one in said)
+                joining = self._pending.pop(_JOIN)
             joining.finish(last)
             return True
         names = [
@@ -206,62 +201,49 @@ class Negotiation:
             if all(name in said[rank]["pending"] for rank in active)
         ]
         for name in names:
-            self._do(
-                name, [said[rank]["pending"][name] if rank in active else None for rank in range(self._size)]
-            )
-        return bool(names) or bool(new)
+            self._do(name, {rank: said[rank]["pending"][name] for rank in active})
+        return bool(names or new)
 
-    def _do(self, name: str, said: list[Any]) -> None:
-        """Make a collective happen, or fail, on all ranks alike."""
-        entry = self._pending.pop(name, None)
-        first = next(rank for rank, one in enumerate(said) if one is not None)
-        other = next(
-            (rank for rank, one in enumerate(said) if one is not None and one[0] != said[first][0]), None
-        )
+    def _do(self, name: str, said: dict[int, Any]) -> None:
+        """Make a collective happen, or fail, on all ranks alike; `said` is by rank, without those that have joined."""
+        with self._changed:
+            handle = self._pending.pop(name, None)
+        first, (same, _) = next(iter(said.items()))
+        other = next((rank for rank, (theirs, _) in said.items() if theirs != same), None)
+        error = None
         if other is not None:
-            text = (
-                f"{name}: ranks disagree about it: rank {first} has {_text(said[first][0])}, rank {other} has "
+            error = (
+                f"{name}: ranks disagree about it: rank {first} has {_text(same)}, rank {other} has "
                 f"{_text(said[other][0])}"
             )
-            if entry is not None:
-                self._forget(entry)
-                entry.finish(error=HorovodInternalError(text))
-            return
-        if entry is None:
-            self._stand_in(name, said[first][0])()
-            return
-        self._forget(entry)
-        try:
-            result = entry.run([None if one is None else one[1] for one in said])
-        except (RuntimeError, ReductionError, ValueError) as error:
-            entry.finish(error=error)
-            return
-        if isinstance(result, torch._C.Future):
-            result.add_done_callback(lambda done: _finish(entry, done))
+        elif self._joined and same["kind"] not in _FOR_JOINED:
+            error = (
+                f"ranks {sorted(self._joined)} have joined, and can only take part in allreduce and barrier"
+            )
+        if handle is None:
+            if error is None:
+                self._stand_in(same)
+        elif error is not None:
+            handle.finish(error=HorovodInternalError(error))
         else:
-            entry.finish(result)
+            try:
+                outcome = handle.run([own for _, own in said.values()])
+            except (RuntimeError, ReductionError, ValueError) as failure:
+                handle.finish(error=failure)
+            else:
+                handle.finish(outcome)
 
-    def _forget(self, entry: Entry) -> None:
-        with self._lock:
-            self._names.discard(entry.name)
+    def _exchange(self, mine: dict[str, Any]) -> list[Any]:
+        """Return what each rank says. A long text is announced by its length."""
+        text = json.dumps(mine)
+        said = self._gathered(text if len(text) <= ROUND_BYTES else str(len(text)), ROUND_BYTES)
+        longest = max((one for one in said if isinstance(one, int)), default=0)
+        return self._gathered(text, longest) if longest else said
 
-    def _exchange(self, said: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what each rank says."""
-        text = json.dumps(said).encode()
-        head = len(text).to_bytes(8, "little") + text[: ROUND_BYTES - 8]
-        parts = self._gathered(head, ROUND_BYTES)
-        sizes = [int.from_bytes(part[:8], "little") for part in parts]
-        parts = [part[8:] for part in parts]
-        most = max(sizes)
-        if most > ROUND_BYTES - 8:
-            parts = self._gathered(text, most)
-        return [json.loads(part[:size]) for part, size in zip(parts, sizes, strict=True)]
-
-    def _gathered(self, content: bytes, nbytes: int) -> list[bytes]:
-        mine = torch.zeros(nbytes, dtype=torch.uint8)
-        mine[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        parts = [torch.empty(nbytes, dtype=torch.uint8) for _ in range(self._size)]
-        work = dist.all_gather(parts, mine, group=self._group, async_op=True)
+    def _gathered(self, text: str, nbytes: int) -> list[Any]:
+        mine = torch.frombuffer(bytearray(text.ljust(nbytes).encode()), dtype=torch.uint8)
+        parts = [torch.empty_like(mine) for _ in range(self._size)]
+        work = dist.all_gather(parts, mine, group=self.group, async_op=True)
         assert work is not None
         # Not in C++, where the thread could not be stopped, and would end the process with abort() if the interpreter
         # ended meanwhile.
@@ -270,18 +252,11 @@ class Negotiation:
                 raise HorovodInternalError("Horovod has been shut down")
             time.sleep(LOOK_S)
         work.wait()
-        return [part.numpy().tobytes() for part in parts]
+        return [json.loads(part.numpy().tobytes()) for part in parts]
 
 
 #: A thread that is in C++ when the interpreter ends would end the process with abort().
 _negotiations: ClosedAtExit[Negotiation] = ClosedAtExit()
-
-
-def _finish(entry: Entry, done: torch.futures.Future[Any]) -> None:
-    try:
-        entry.finish(done.value())
-    except Exception as error:
-        entry.finish(error=error)
 
 
 def _text(same: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ the negotiation, for ranks that have joined.
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,19 +17,24 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from reduction.errors import ReductionError
 
-from worker_plugin.integrations.horovod.all_reduce import optimizers
-from worker_plugin.integrations.horovod.handles import Average, Compression, Operation, Sum
-from worker_plugin.integrations.horovod.negotiation import Entry, HorovodInternalError
+from worker_plugin.integrations.horovod.handles import (
+    Average,
+    Compression,
+    Compressor,
+    Operation,
+    Sum,
+    Tensor,
+)
+from worker_plugin.integrations.horovod.negotiation import HorovodInternalError
 from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
 from worker_plugin.state import ReductionState
+from worker_plugin.tensors.futures import Future
 
 #: Bytes of a bucket; HOROVOD_FUSION_THRESHOLD sets another. Horovod fuses what happens to be ready, and so its own
 #: default of 128 MiB is an upper bound. Here a bucket waits until it is full.
 FUSION_BYTES = 32 << 20
-_count = itertools.count()
 
 
 def DistributedOptimizer(
@@ -69,21 +73,20 @@ def DistributedOptimizer(
         raise ValueError(f"op is {op}; gradients can be combined by Average or Sum")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    body = {
-        name: value for name, value in vars(_Distributed).items() if name not in ("__dict__", "__weakref__")
-    }
-    made: Any = type(type(optimizer).__name__, (type(optimizer),), body)
+    made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     instance = made.__new__(made)
-    instance.__dict__.update(optimizer.__dict__)
-    instance._begin(
-        _named(optimizer, named_parameters),
-        compression,
-        backward_passes_per_step,
-        op,
-        gradient_predivide_factor,
-        sparse_as_dense,
-        process_set,
+    vars(instance).update(
+        vars(optimizer),
+        process_set=process_set,
+        backward_passes_per_step=backward_passes_per_step,
+        _names=_named(optimizer, named_parameters),
+        _compression=compression,
+        _op=op,
+        _predivide=gradient_predivide_factor,
+        _sparse_as_dense=sparse_as_dense,
     )
+    if process_set.included() and process_set.size() > 1:
+        instance._begin()
     return instance
 
 
@@ -118,71 +121,59 @@ def _named(
 class _Bucket:
     """Gradients that are combined together."""
 
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
+    def __init__(self, parameters: list[Tensor]) -> None:
         self.parameters = parameters
         self.missing = set(parameters)
-        self.future: torch.futures.Future[torch.Tensor] | None = None
+        self.future: Future | None = None
 
 
 class _Distributed(torch.optim.Optimizer):
-    """The methods of the classes that DistributedOptimizer makes; their base class is the user's optimizer's."""
+    """The first base class of those that DistributedOptimizer makes; the second one is the user's optimizer's."""
 
-    def _begin(
-        self,
-        names: dict[torch.Tensor, str],
-        compression: Any,
-        passes: int,
-        op: Operation,
-        predivide: float,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self._names = names
-        self._compression = compression
-        self.backward_passes_per_step = passes
-        self._op, self._predivide, self._sparse_as_dense = op, predivide, sparse_as_dense
-        self.process_set = process_set
-        self._name = f"optimizer-{next(_count)}"
+    process_set: ProcessSet
+    backward_passes_per_step: int
+    _names: dict[Tensor, str]
+    _compression: Compressor
+    _op: Operation
+    _predivide: float
+    _sparse_as_dense: bool
+    _synchronized = False
+    _should_synchronize = True
+    #: None where there is nothing to combine.
+    _reduction_state: ReductionState | None = None
+    #: Whether a gradient of this step was computed.
+    _has_begun = False
+
+    def _begin(self) -> None:
+        """Combine gradients from now on; all ranks make their optimizers in the same order."""
+        self._number = self.process_set.add_optimizer(self)
+        self._reduction_state = self.process_set.new_state(f"optimizer-{self._number}")
         self._steps = 0
-        self._synchronized = False
-        self._should_synchronize = True
-        self._reduction_state: ReductionState | None = None
-        self._buckets: list[_Bucket] = []
-        self._bucket_of: dict[torch.Tensor, _Bucket] = {}
-        self._passes: dict[torch.Tensor, int] = {}
-        self._issued = 0
-        #: Whether a gradient of this step was computed.
-        self._has_begun = False
-        if process_set.included() and process_set.size() > 1:
-            self._reduction_state = process_set.new_state()
-            optimizers[self._name] = self
-            for parameter in (one for one in names if one.requires_grad):
-                parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-            self._reset()
+        for parameter in (one for one in self._names if one.requires_grad):
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+        self._reset()
 
     def _reset(self) -> None:
         """Begin a step: put the parameters that are trained into buckets."""
         limit = int(os.environ.get("HOROVOD_FUSION_THRESHOLD") or FUSION_BYTES)
-        part: list[torch.Tensor] = []
-        nbytes = 0
-        self._buckets = []
-        for parameter in reversed(list(self._names)):
+        parts: list[list[Tensor]] = []
+        last, nbytes = None, 0
+        for parameter in reversed(self._names):
             if not parameter.requires_grad:
                 continue
-            is_other = part and (parameter.dtype, parameter.device) != (part[0].dtype, part[0].device)
-            if part and (is_other or nbytes + parameter.nbytes > limit):
-                self._buckets.append(_Bucket(part))
-                part, nbytes = [], 0
-            part.append(parameter)
-            nbytes += parameter.nbytes
-        if part:
-            self._buckets.append(_Bucket(part))
+            kind = parameter.dtype, parameter.device
+            if kind != last or nbytes + parameter.nbytes > limit:
+                parts.append([])
+                nbytes = 0
+            parts[-1].append(parameter)
+            last, nbytes = kind, nbytes + parameter.nbytes
+        self._buckets = [_Bucket(part) for part in parts]
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._passes = dict.fromkeys(self._bucket_of, 0)
         self._issued = 0
         self._has_begun = False
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
+    def _on_gradient(self, parameter: Tensor) -> None:
         """Issue what is complete, in a backward pass."""
         if not self._has_begun:
             self._reset()  # other parameters may be trained in this step than in the last one
@@ -217,25 +208,19 @@ class _Distributed(torch.optim.Optimizer):
                     )
                 gradient = gradient.to_dense()
             parts.append(gradient.detach().reshape(-1))
-        flat = torch.cat(parts)
+        bucket.future = self._all_reduce(torch.cat(parts))
+
+    def _all_reduce(self, flat: Tensor) -> Future:
+        assert self._reduction_state is not None
         if self._predivide != 1.0:
             flat /= self._predivide
-        compressed, _ = self._compression.compress(flat)
-        bucket.future = self._all_reduce(compressed)
+        return self._reduction_state.all_reduce(self._compression.compress(flat)[0], self._op.value)
 
-    def _all_reduce(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        assert self._reduction_state is not None
-        op = dist.ReduceOp.AVG if self._op is Average else dist.ReduceOp.SUM
-        return self._reduction_state.all_reduce(flat, op)
-
-    def _stand_in(self) -> None:
+    def stand_in(self) -> None:
         """Take part in a step of the others with zeros, after this rank has joined."""
         self._reset()
         for bucket in self._buckets:
-            first = bucket.parameters[0]
-            numel = sum(parameter.numel() for parameter in bucket.parameters)
-            flat, _ = self._compression.compress(torch.zeros(numel, dtype=first.dtype, device=first.device))
-            self._all_reduce(flat)
+            self._all_reduce(torch.cat([torch.zeros_like(one).reshape(-1) for one in bucket.parameters]))
         self._steps += 1
 
     def synchronize(self) -> None:
@@ -247,8 +232,8 @@ class _Distributed(torch.optim.Optimizer):
         if self._reduction_state is None:
             self._synchronized = True
             return
-        negotiation = self.process_set.negotiation
-        negotiation.submit(Entry(f"{self._name}@{self._steps}", {"kind": "optimizer"}, lambda _: None))
+        name = f"{self._number}@{self._steps}"
+        self.process_set.negotiation.issue("optimizer", name, number=self._number)
         self._steps += 1
         if not self._has_begun:
             self._reset()
@@ -263,11 +248,11 @@ class _Distributed(torch.optim.Optimizer):
         self._reset()
         self._synchronized = True
 
-    def _take(self, bucket: _Bucket, combined: torch.Tensor) -> None:
+    def _take(self, bucket: _Bucket, combined: Tensor) -> None:
         flat = self._compression.decompress(combined, bucket.parameters[0].dtype)
         if self._predivide != 1.0:
             flat = flat * self._predivide
-        parts = flat.split([parameter.numel() for parameter in bucket.parameters])
+        parts = torch.split(flat, [parameter.numel() for parameter in bucket.parameters])
         for parameter, part in zip(bucket.parameters, parts, strict=True):
             gradient = parameter.grad
             assert gradient is not None
@@ -302,7 +287,7 @@ class _Distributed(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
-        return super(type(self), self).step(closure)
+        return super().step(closure)
 
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
         """Forget the gradients.
@@ -315,9 +300,9 @@ class _Distributed(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
-        super(type(self), self).zero_grad(*arguments, **named)
+        super().zero_grad(*arguments, **named)
 
     def load_state_dict(self, *arguments: Any, **named: Any) -> None:
         """Go on from a checkpoint; between steps."""
-        super(type(self), self).load_state_dict(*arguments, **named)
+        super().load_state_dict(*arguments, **named)
         self._reset()

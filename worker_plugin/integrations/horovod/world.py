@@ -11,12 +11,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from reduction.errors import ConfigError
-from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from worker_plugin.discovery.rank_group import group_of
+from worker_plugin.integrations.horovod.handles import Average, Operation
 from worker_plugin.integrations.horovod.negotiation import Negotiation
 from worker_plugin.state import ReductionState
+from worker_plugin.tensors.admission import is_admitted
+from worker_plugin.tensors.futures import Future, seen_first
 
 #: What launchers call this rank and the number of ranks, on all hosts and on this one.
 _VARIABLES = {
@@ -37,13 +40,11 @@ class ProcessSet:
     def __init__(self, ranks: Sequence[int] | None = None) -> None:
         self.ranks: list[int] | None = None if ranks is None else sorted(ranks)
         self.process_set_id: int | None = None
-        self._group: ProcessGroup | None = None
-        self._store: Store | None = None
         self._negotiation: Negotiation | None = None
-        self._state: ReductionState | None = None
-        #: All that were made, until the end. An optimizer that is gone has left its own already.
-        self._states: weakref.WeakSet[ReductionState] = weakref.WeakSet()
-        self._optimizers = itertools.count()
+        #: Adds what is not an optimizer's; of these each has its own.
+        self._reduction_state: ReductionState | None = None
+        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._numbers = itertools.count()
 
     def included(self) -> bool:
         """Whether this rank is one of them."""
@@ -83,59 +84,86 @@ class ProcessSet:
             raise ValueError(f"{self} is not registered, or has not rank {rank()}")
         return self._negotiation
 
-    @property
-    def state(self) -> ReductionState:
-        """What all-reduces over these ranks."""
-        if self._state is None:
-            self._state = self.new_state("operations")
-        return self._state
-
-    @property
-    def group(self) -> ProcessGroup:
-        """The group that does what reducers do not; for the thread of the negotiation only."""
-        assert self._group is not None
-        return self._group
-
-    def new_state(self, name: str | None = None) -> ReductionState:
-        """Return a state of these ranks, whose collectives are in no order with any other's.
-
-        All ranks make their states without a name in the same order.
-        """
-        name = f"optimizer-{next(self._optimizers)}" if name is None else name
-        assert self._store is not None
+    def new_state(self, name: str) -> ReductionState:
+        """Return a state of these ranks, whose collectives are in no order with any other's."""
+        store = group_of(self.negotiation.group).store
+        assert store is not None
         job = os.environ.get("REDUCTION_JOB")
         settings: dict[str, Any] = {"job": f"{job}-{self.process_set_id}-{name}"} if job else {}
-        store = PrefixStore(name, self._store)
-        state = ReductionState(store=store, rank=self.rank(), world_size=self.size(), **settings)
-        self._states.add(state)
-        return state
+        store = PrefixStore(name, store)
+        return ReductionState(store=store, rank=self.rank(), world_size=self.size(), **settings)
+
+    def add_optimizer(self, optimizer: Any) -> int:
+        """Have `optimizer.stand_in` called for its steps after this rank has joined; return its number."""
+        number = next(self._numbers)
+        self._optimizers[number] = optimizer
+        return number
+
+    def reduce(self, tensor: torch.Tensor, op: Operation, prescale: float, postscale: float) -> Future:
+        """Reduce a contiguous tensor in place, on the thread of the negotiation.
+
+        Through the reducers, or over Gloo or NCCL what they cannot do.
+        """
+        _scale(tensor, prescale)
+        torch_op, must_divide = op.value, False
+        if op is Average and not is_admitted(tensor, torch_op):
+            torch_op, must_divide = dist.ReduceOp.SUM, True
+        if is_admitted(tensor, torch_op):
+            if self._reduction_state is None:
+                self._reduction_state = self.new_state("operations")
+            future = self._reduction_state.all_reduce(tensor, torch_op)
+        else:
+            work = dist.all_reduce(tensor, torch_op, self.negotiation.group, async_op=True)
+            assert work is not None
+            future = work.get_future()
+
+        def finish(_: object) -> None:
+            if must_divide:
+                mode = None if tensor.is_floating_point() else "trunc"
+                tensor.copy_(torch.div(tensor, self.size(), rounding_mode=mode))
+            _scale(tensor, postscale)
+
+        return seen_first(future, tensor, finish)
+
+    def _stand_in(self, same: dict[str, Any]) -> None:
+        """Take part in a collective of the others after this rank has joined: with zeros in an all-reduce."""
+        if same["kind"] == "allreduce":
+            zeros = torch.zeros(same["shape"], dtype=getattr(torch, same["dtype"]), device=same["device"])
+            self.reduce(zeros, Operation[same["op"].upper()], 1.0, 1.0)
+        elif optimizer := self._optimizers.get(same.get("number", -1)):
+            optimizer.stand_in()
 
     def _known(self) -> list[int]:
         if self.ranks is None:
             raise ValueError("Horovod has not been initialized; use hvd.init().")
         return self.ranks
 
-    def _register(self, number: int, store: Store) -> None:
+    def _register(self) -> None:
         """Make what the set needs. All ranks call it, in the same order."""
-        from worker_plugin.integrations.horovod.all_reduce import stand_in
-
-        ranks = self._known()
-        group = dist.new_group(ranks, backend="cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-        self.process_set_id = number
-        if not self.included():
-            return
-        self._group = group
-        self._store = PrefixStore(f"process-set-{number}", store)
-        self._negotiation = Negotiation(group, lambda name, same: stand_in(self, name, same))
+        group = dist.new_group(self._known(), backend=_backend())
+        self.process_set_id = next(_world.numbers)
+        _world.sets[self.process_set_id] = self
+        if self.included():
+            self._negotiation = Negotiation(group, self._stand_in)
 
     def _end(self) -> None:
         if self._negotiation is not None:
             self._negotiation.close()
-        for state in list(self._states):
-            state.close()
-        if self._group is not None:
-            dist.destroy_process_group(self._group)
-        self.process_set_id = self._group = self._negotiation = self._state = self._store = None
+            for one in (self, *self._optimizers.values()):
+                if one._reduction_state is not None:
+                    one._reduction_state.close()
+            dist.destroy_process_group(self._negotiation.group)
+        self.process_set_id = self._negotiation = self._reduction_state = None
+
+
+def _scale(tensor: torch.Tensor, factor: float) -> None:
+    """Multiply a tensor in place; integers in float64, and what is behind the point is cut."""
+    if factor != 1.0:
+        tensor.copy_(tensor * factor if tensor.is_floating_point() else tensor.double() * factor)
+
+
+def _backend() -> str:
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
 class _World:
@@ -144,8 +172,6 @@ class _World:
     def __init__(self) -> None:
         #: The store of torch's launcher, which stays: it cannot be made twice.
         self.root: Store | None = None
-        #: The store between `init` and `shutdown`.
-        self.store: Store | None = None
         self.owns_group = False
         self.lives = itertools.count()
         self.sets: dict[int, ProcessSet] = {}
@@ -174,30 +200,25 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         raise ConfigError(f"hvd.init(comm={comm!r}): there is no MPI here; give process_sets instead")
     if is_initialized():
         return
-    if dist.is_initialized():
-        store = group_of(dist.group.WORLD).store  # type: ignore[arg-type]
-        assert store is not None
-    else:
+    if not dist.is_initialized():
         for name, variables in _VARIABLES.items():
             found = next((os.environ[one] for one in variables if os.environ.get(one)), None)
             if found is not None:
                 os.environ.setdefault(name, found)
         if _world.root is None:
             _world.root = next(iter(rendezvous("env://")))[0]
-        store = PrefixStore(f"horovod-{next(_world.lives)}", _world.root)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            store=PrefixStore("default", store),
+            _backend(),
+            store=PrefixStore(f"horovod-{next(_world.lives)}", _world.root),
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
         )
         _world.owns_group = True
-    _world.store = PrefixStore("horovod", store)
     _world.numbers = itertools.count()
     global_process_set.ranks = list(range(dist.get_world_size()))
-    _add(global_process_set)
+    global_process_set._register()
     for process_set in process_sets if not isinstance(process_sets, str) and process_sets else ():
-        _add(process_set)
+        process_set._register()
 
 
 def shutdown() -> None:
@@ -207,7 +228,6 @@ def shutdown() -> None:
     for process_set in _world.sets.values():
         process_set._end()
     _world.sets.clear()
-    _world.store = None
     global_process_set.ranks = None
     if _world.owns_group:
         dist.destroy_process_group()
@@ -216,7 +236,7 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Whether `init` was called, and `shutdown` was not."""
-    return _world.store is not None
+    return global_process_set.ranks is not None
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -232,7 +252,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"a process set of ranks {ranks}: they must be different ones of 0 to {size() - 1}")
     if process_set in _world.sets.values():
         raise ValueError(f"a process set with ranks {ranks} is registered already")
-    _add(process_set)
+    process_set._register()
     return process_set
 
 
@@ -241,26 +261,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or process_set is global_process_set:
         return False
-    global_process_set.negotiation.barrier()  # all ranks are here, so nobody needs it any more
+    global_process_set.negotiation.issue(
+        "barrier", None
+    ).wait()  # all ranks are here, so nobody needs it any more
     process_set._end()
     return _world.sets.pop(number, None) is not None
 
 
-def _add(process_set: ProcessSet) -> None:
-    number = next(_world.numbers)
-    assert _world.store is not None
-    process_set._register(number, _world.store)
-    _world.sets[number] = process_set
-
-
-def rank() -> int:
-    """Return this rank's number."""
-    return global_process_set.rank()
-
-
-def size() -> int:
-    """Return the number of ranks."""
-    return global_process_set.size()
+rank, size = global_process_set.rank, global_process_set.size
 
 
 def local_rank() -> int:
@@ -285,11 +293,6 @@ def cross_size() -> int:
     return -(-size() // local_size())
 
 
-def gloo_enabled() -> bool:
-    """Whether Gloo does what reducers do not: always."""
-    return True
-
-
 def gloo_built(verbose: bool = False) -> bool:
     """Whether Gloo does what reducers do not: always."""
     return True
@@ -308,31 +311,10 @@ def cuda_built(verbose: bool = False) -> bool:
     return torch.cuda.is_available()
 
 
-def mpi_enabled() -> bool:
-    """Whether MPI is used: never."""
-    return False
-
-
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI is used: never."""
+    """Whether MPI, IBM's DDL, oneCCL or ROCm is used: never."""
     return False
 
 
-def mpi_threads_supported() -> bool:
-    """Whether MPI is used: never."""
-    return False
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """Whether IBM's DDL is used: never."""
-    return False
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """Whether oneCCL is used: never."""
-    return False
-
-
-def rocm_built(verbose: bool = False) -> bool:
-    """Whether ROCm is used: never."""
-    return False
+gloo_enabled = gloo_built
+mpi_enabled = mpi_threads_supported = ddl_built = ccl_built = rocm_built = mpi_built

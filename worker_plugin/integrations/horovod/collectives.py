@@ -51,15 +51,11 @@ def allreduce_async_(
         raise ValueError(
             "a sparse tensor cannot be all-reduced: pass tensor.to_dense(), or sparse_as_dense=True"
         )
-    operation = _operation(average, op)
-    scales = prescale_factor, postscale_factor
-    return _reduce("allreduce", tensor, name, operation, scales, process_set, lambda _: tensor)
-
-
-def _operation(average: bool | None, op: Operation | None) -> Operation:
     if average is not None and op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    return op or (Sum if average is False else Average)
+    op = op or (Sum if average is False else Average)
+    scales = prescale_factor, postscale_factor
+    return _reduce("allreduce", tensor, name, op, scales, process_set, lambda _: tensor)
 
 
 def _reduce(
@@ -104,11 +100,11 @@ def allreduce(
         HorovodInternalError: the ranks disagree about it, or a rank or the reducers are gone.
     """
     smaller, context = compression.compress(tensor)
-    settings = _operation(average, op), prescale_factor, postscale_factor, process_set
+    settings = op, prescale_factor, postscale_factor, process_set
     result = differentiable(
         smaller,
-        allreduce_async(smaller, None, name, *settings),
-        lambda gradient: allreduce(gradient, None, None, Compression.none, *settings),
+        allreduce_async(smaller, average, name, *settings),
+        lambda gradient: allreduce(gradient, average, None, Compression.none, *settings),
     )
     return compression.decompress(result, context)
 

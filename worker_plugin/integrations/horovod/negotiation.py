@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ReductionError
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from worker_plugin.process.at_exit import ClosedAtExit
@@ -228,7 +227,7 @@ class Negotiation:
         else:
             try:
                 outcome = handle.run([own for _, own in said.values()])
-            except (RuntimeError, ReductionError, ValueError) as failure:
+            except Exception as failure:
                 handle.finish(error=failure)
             else:
                 handle.finish(outcome)

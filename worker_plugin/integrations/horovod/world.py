@@ -21,12 +21,12 @@ from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import is_admitted
 from worker_plugin.tensors.futures import Future, seen_first
 
-#: What launchers call this rank and the number of ranks, on all hosts and on this one.
+#: What other launchers call torchrun's variables.
 _VARIABLES = {
-    "RANK": ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
-    "WORLD_SIZE": ("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-    "LOCAL_RANK": ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "RANK": ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    "WORLD_SIZE": ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    "LOCAL_RANK": ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "LOCAL_WORLD_SIZE": ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 }
 
 
@@ -201,9 +201,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     if is_initialized():
         return
     if not dist.is_initialized():
-        for name, variables in _VARIABLES.items():
-            found = next((os.environ[one] for one in variables if os.environ.get(one)), None)
-            if found is not None:
+        for name, others in _VARIABLES.items():
+            for found in filter(None, map(os.environ.get, others)):
                 os.environ.setdefault(name, found)
         if _world.root is None:
             _world.root = next(iter(rendezvous("env://")))[0]
@@ -261,9 +260,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or process_set is global_process_set:
         return False
-    global_process_set.negotiation.issue(
-        "barrier", None
-    ).wait()  # all ranks are here, so nobody needs it any more
+    # When all ranks are here, nobody needs it any more.
+    global_process_set.negotiation.issue("barrier", None).wait()
     process_set._end()
     return _world.sets.pop(number, None) is not None
 

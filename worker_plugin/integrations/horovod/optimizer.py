@@ -10,6 +10,7 @@ the negotiation, for ranks that have joined.
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -118,15 +119,6 @@ def _named(
     return {parameter: known[parameter] for parameter in parameters}
 
 
-class _Bucket:
-    """Gradients that are combined together."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.parameters = parameters
-        self.missing = set(parameters)
-        self.future: Future | None = None
-
-
 class _Distributed(torch.optim.Optimizer):
     """The first base class of those that DistributedOptimizer makes; the second one is the user's optimizer's."""
 
@@ -156,21 +148,21 @@ class _Distributed(torch.optim.Optimizer):
     def _reset(self) -> None:
         """Begin a step: put the parameters that are trained into buckets."""
         limit = int(os.environ.get("HOROVOD_FUSION_THRESHOLD") or FUSION_BYTES)
-        parts: list[list[Tensor]] = []
+        self._buckets: list[list[Tensor]] = []
         last, nbytes = None, 0
         for parameter in reversed(self._names):
             if not parameter.requires_grad:
                 continue
             kind = parameter.dtype, parameter.device
             if kind != last or nbytes + parameter.nbytes > limit:
-                parts.append([])
+                self._buckets.append([])
                 nbytes = 0
-            parts[-1].append(parameter)
+            self._buckets[-1].append(parameter)
             last, nbytes = kind, nbytes + parameter.nbytes
-        self._buckets = [_Bucket(part) for part in parts]
-        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
-        self._passes = dict.fromkeys(self._bucket_of, 0)
-        self._issued = 0
+        #: How many more gradients each parameter gets before its bucket can be issued.
+        self._left = dict.fromkeys(itertools.chain(*self._buckets), self.backward_passes_per_step)
+        #: Of the buckets that were issued, so of the first ones.
+        self._futures: list[Future] = []
         self._has_begun = False
 
     def _on_gradient(self, parameter: Tensor) -> None:
@@ -178,26 +170,23 @@ class _Distributed(torch.optim.Optimizer):
         if not self._has_begun:
             self._reset()  # other parameters may be trained in this step than in the last one
             self._has_begun = True
-        bucket = self._bucket_of.get(parameter)
-        if bucket is None:
+        if parameter not in self._left:
             return
-        if self._passes[parameter] >= self.backward_passes_per_step:
+        if self._left[parameter] == 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
                 "backward_passes_per_step to accumulate gradients locally."
             )
-        self._passes[parameter] += 1
-        if self._passes[parameter] == self.backward_passes_per_step:
-            bucket.missing.discard(parameter)
-        while self._issued < len(self._buckets) and not self._buckets[self._issued].missing:
-            self._issue()
+        self._left[parameter] -= 1
+        for bucket in self._buckets[len(self._futures) :]:
+            # The last one usually is the last to come.
+            if any(self._left[one] for one in reversed(bucket)):
+                break
+            self._issue(bucket)
 
-    def _issue(self) -> None:
-        """Issue the next bucket."""
-        bucket = self._buckets[self._issued]
-        self._issued += 1
+    def _issue(self, bucket: list[Tensor]) -> None:
         parts = []
-        for parameter in bucket.parameters:
+        for parameter in bucket:
             gradient = parameter.grad
             if gradient is None:
                 parameter.grad = gradient = torch.zeros_like(parameter)
@@ -208,7 +197,7 @@ class _Distributed(torch.optim.Optimizer):
                     )
                 gradient = gradient.to_dense()
             parts.append(gradient.detach().reshape(-1))
-        bucket.future = self._all_reduce(torch.cat(parts))
+        self._futures.append(self._all_reduce(torch.cat(parts)))
 
     def _all_reduce(self, flat: Tensor) -> Future:
         assert self._reduction_state is not None
@@ -220,7 +209,7 @@ class _Distributed(torch.optim.Optimizer):
         """Take part in a step of the others with zeros, after this rank has joined."""
         self._reset()
         for bucket in self._buckets:
-            self._all_reduce(torch.cat([torch.zeros_like(one).reshape(-1) for one in bucket.parameters]))
+            self._all_reduce(torch.cat([torch.zeros_like(one).reshape(-1) for one in bucket]))
         self._steps += 1
 
     def synchronize(self) -> None:
@@ -238,22 +227,21 @@ class _Distributed(torch.optim.Optimizer):
         if not self._has_begun:
             self._reset()
         try:
-            while self._issued < len(self._buckets):
-                self._issue()
-            for bucket in self._buckets:
-                assert bucket.future is not None
-                self._take(bucket, bucket.future.wait())
+            for bucket in self._buckets[len(self._futures) :]:
+                self._issue(bucket)
+            for bucket, future in zip(self._buckets, self._futures, strict=True):
+                self._take(bucket, future.wait())
         except ReductionError as error:
             raise HorovodInternalError(str(error)) from error
         self._reset()
         self._synchronized = True
 
-    def _take(self, bucket: _Bucket, combined: Tensor) -> None:
-        flat = self._compression.decompress(combined, bucket.parameters[0].dtype)
+    def _take(self, bucket: list[Tensor], combined: Tensor) -> None:
+        flat = self._compression.decompress(combined, bucket[0].dtype)
         if self._predivide != 1.0:
             flat = flat * self._predivide
-        parts = torch.split(flat, [parameter.numel() for parameter in bucket.parameters])
-        for parameter, part in zip(bucket.parameters, parts, strict=True):
+        parts = torch.split(flat, [parameter.numel() for parameter in bucket])
+        for parameter, part in zip(bucket, parts, strict=True):
             gradient = parameter.grad
             assert gradient is not None
             if gradient.is_sparse:

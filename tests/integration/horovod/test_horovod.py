@@ -128,13 +128,16 @@ def any_memory(rank, reducers):
 
 
 def other_models(rank, reducers):
-    """Rank 1's model is another one: return the error."""
+    """Rank 1's model is another one: return the errors of two steps, the second one with what has failed before."""
     begin(rank, reducers)
     model = nn.Linear(3, 2 + rank.number)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    error = rank.error_of(optimizer.step)
-    return type(error).__name__
+    errors = []
+    for _ in range(2):
+        optimizer.load_state_dict(optimizer.state_dict())  # ends the step that failed
+        model(torch.ones(1, 3)).sum().backward()
+        errors.append(type(rank.error_of(optimizer.step)).__name__)
+    return errors
 
 
 def optimizer_state(rank, reducers):
@@ -200,7 +203,7 @@ def test_any_memory_will_do(ranks, reducers):
 
 
 def test_different_models_are_an_error_on_all_ranks(ranks, reducers):
-    assert ranks.run(2, other_models, reducers(1)) == ["HorovodInternalError"] * 2
+    assert ranks.run(2, other_models, reducers(1)) == [["HorovodInternalError"] * 2] * 2
 
 
 def test_an_optimizers_state_and_settings_are_those_of_the_root(ranks, reducers):

@@ -31,7 +31,7 @@ from worker_plugin.integrations.horovod.handles import (
 from worker_plugin.integrations.horovod.negotiation import HorovodInternalError
 from worker_plugin.integrations.horovod.world import ProcessSet, global_process_set
 from worker_plugin.state import ReductionState
-from worker_plugin.tensors.futures import Future
+from worker_plugin.tensors.futures import Future, failed
 
 #: Bytes of a bucket; HOROVOD_FUSION_THRESHOLD sets another. Horovod fuses what happens to be ready, and so its own
 #: default of 128 MiB is an upper bound. Here a bucket waits until it is full.
@@ -197,7 +197,11 @@ class _Distributed(torch.optim.Optimizer):
                     )
                 gradient = gradient.to_dense()
             parts.append(gradient.detach().reshape(-1))
-        self._futures.append(self._all_reduce(torch.cat(parts)))
+        try:
+            future = self._all_reduce(torch.cat(parts))
+        except ReductionError as error:
+            future = failed(error)  # `synchronize` raises it
+        self._futures.append(future)
 
     def _all_reduce(self, flat: Tensor) -> Future:
         assert self._reduction_state is not None

@@ -4,6 +4,7 @@
     python -m benchmarks.shaped --workers 4 --reducers 0,1,2,3,4 --rate 200 --contenders colocated,ring
     python -m benchmarks.shaped --workers 4 --rate 200 --train vgg16 --contenders tcp,ring --warmup 2
     python -m benchmarks.shaped --rate 500 --later r0=0.333 --contenders tcp,ring
+    python -m benchmarks.shaped --rate 500 --two-jobs --contenders tcp,ring
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
 Measures each combination of reducers, rate, latency, delay and size, shows it with the time left, and ends with the
@@ -17,6 +18,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from benchmarks.lab.background import Bursts
 from benchmarks.lab.cluster import Shape, running
@@ -25,11 +27,12 @@ from benchmarks.lab.traffic import Link
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
-from benchmarks.method.experiment import Line, among, effort_of, listed, parts, size
+from benchmarks.method.experiment import Line, among, effort_of, listed, parts, show, size
 from benchmarks.method.paired import compare
 from benchmarks.method.progress import Progress, kept, weight
 from benchmarks.method.report import Report
 from benchmarks.method.row import Row
+from benchmarks.shaped import jobs
 
 
 def bursts(text: str) -> Bursts:
@@ -66,8 +69,12 @@ def parse() -> argparse.Namespace:
     background = "other traffic between the first two workers; mean seconds of a burst and of a pause"
     add("--background", type=bursts, metavar="FLOWS:ON:OFF", help=background)
     add("--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces")
+    add("--two-jobs", action="store_true", help="two jobs at once, beside each alone")
     add("--no-iperf", action="store_true", help="do not measure what the link carries")
-    return line.parse_args()
+    given = line.parse_args()
+    if given.two_jobs and (given.train or given.later):
+        line.error("--two-jobs does all-reduces on links that stay as they are")
+    return given
 
 
 def shapes(arguments: argparse.Namespace) -> Iterator[tuple[Shape, int]]:
@@ -114,8 +121,23 @@ def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Ite
             yield Row.of(cluster, f"{what}, {name}", size_bytes, iterations, measured)
 
 
+def measure_two_jobs(arguments: argparse.Namespace) -> None:
+    """Measure two jobs at once in each combination."""
+    rows: list[dict[str, Any]] = []
+    plans = list(shapes(arguments))
+    progress = Progress([weight(*plan) for plan in plans])
+    with kept("shaped", lambda: show(arguments, jobs.COLUMNS, rows)):
+        for shape, size_bytes in plans:
+            effort, iterations = effort_of(arguments), arguments.iterations
+            rounds = jobs.measure(shape, arguments.contenders, effort, size_bytes, iterations)
+            rows += jobs.rows_of(shape, rounds)
+            progress.done(shape.name)
+
+
 def main() -> None:
     arguments = parse()
+    if arguments.two_jobs:
+        return measure_two_jobs(arguments)
     report, plans = Report(), list(shapes(arguments))
     rows_each = 3 if arguments.later else 1
     progress = Progress([weight(*plan) for plan in plans for _ in range(rows_each)])

@@ -21,7 +21,7 @@ import click
 
 from reducer.commands.main import main
 from worker_plugin.config import PluginConfig
-from worker_plugin.settings.table import rows
+from worker_plugin.settings.rows import rows
 from worker_plugin.state import ReductionState
 
 PAGE = Path(__file__).with_name("settings.md")

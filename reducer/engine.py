@@ -47,9 +47,9 @@ from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum
 
-from reducer.core.accounts import NOBODY, Account
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.events import Drain, Ended, Lost, Received, ReducerEvent, Rejected, Tick
+from reducer.core.fair_shares import NOBODY, Account
 from reducer.core.histogram import Histogram
 from reducer.core.job import Job
 from reducer.core.jobs import Jobs

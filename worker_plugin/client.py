@@ -37,7 +37,7 @@ from reduction.transports.shared import OwnMemory
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.events import Broke, Close, Connect, Leave, NoFallback
-from worker_plugin.core.flow import pace
+from worker_plugin.core.flow import credit
 from worker_plugin.core.rank import Identity
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
@@ -283,7 +283,7 @@ class Client:
         dtype = None if wire is None else wire.dtype
         private = dict.fromkeys(meeting_point.colocated, meeting_point.colocated_access)
         transport = config.transport
-        target = pace.GRPC if transport == "grpc" else pace.TCP
+        target = credit.GRPC if transport == "grpc" else credit.TCP
         identity = Identity(
             job=meeting_point.job,
             group=self._group,
@@ -294,7 +294,7 @@ class Client:
             world_size=self._world_size,
             chunk_bytes=config.fixed_chunk_bytes,
             credit_bytes=config.credit_bytes,
-            target=pace.target_for(target, dtype, self._world_size),
+            target=credit.target_for(target, dtype, self._world_size),
             timeout_s=config.timeout_s,
             stall_warn_s=config.stall_warn_s,
             join_timeout_s=config.join_timeout_s,

@@ -31,7 +31,7 @@ from worker_plugin.settings.kinds import (
     Text,
     WholeNumber,
 )
-from worker_plugin.settings.table import rows, setting
+from worker_plugin.settings.rows import rows, setting
 from worker_plugin.tensors.wire_dtype import WireFormat
 from worker_plugin.tensors.wire_dtype import parse as parse_wire_dtype
 
@@ -258,7 +258,7 @@ class PluginConfig:
 
     @property
     def fixed_chunk_bytes(self) -> int | None:
-        """The size of chunks; None: it is chosen after the first collectives (core/flow/pace.py)."""
+        """The size of chunks; None: it is chosen after the first collectives (core/flow/credit.py)."""
         if self.chunk_bytes is None and self.credit_bytes is not None:
             quarter = self.credit_bytes // 4 // limits.CHUNK_BYTES_MULTIPLE * limits.CHUNK_BYTES_MULTIPLE
             return min(max(quarter, limits.CHUNK_BYTES_MIN), limits.CHUNK_BYTES_MAX)

@@ -42,7 +42,7 @@ from worker_plugin.hierarchy.rail import Rails
 from worker_plugin.process import log_setup
 from worker_plugin.riders.methods import Riders
 from worker_plugin.riders.stopping import is_asked
-from worker_plugin.settings import table
+from worker_plugin.settings import rows
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback, Origin
@@ -708,4 +708,4 @@ def _failure_of(error: Exception) -> ReductionError:
     return failure
 
 
-ReductionState.__doc__ = table.document(ReductionState.__doc__, table.rows(PluginConfig))
+ReductionState.__doc__ = rows.document(ReductionState.__doc__, rows.rows(PluginConfig))

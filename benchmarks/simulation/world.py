@@ -31,7 +31,7 @@ from reducer.engine import TICK_S
 from reducer.planner.formulas import OVERHEAD
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
-from worker_plugin.core.flow import pace
+from worker_plugin.core.flow import credit
 from worker_plugin.core.rank import Identity, RankCore
 
 #: Bytes of a control frame.
@@ -302,7 +302,7 @@ class World:
             world_size=self.setting.workers,
             chunk_bytes=None,
             credit_bytes=None,
-            target=pace.target_for(pace.TCP, None, self.setting.workers),
+            target=credit.target_for(credit.TCP, None, self.setting.workers),
             timeout_s=1e6,
             stall_warn_s=1e6,
             join_timeout_s=1e6,

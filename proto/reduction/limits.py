@@ -1,7 +1,7 @@
 """Every bound of the protocol, once. The table "Limits" of proto/README.md says the same; a test compares the two.
 
 Both sides import from here, so a reducer refuses exactly what a worker would not send. What a worker chooses within
-these bounds is in `worker_plugin/core/flow/pace.py`, and the formula that cuts a collective is in `layout.py`.
+these bounds is in `worker_plugin/core/flow/credit.py`, and the formula that cuts a collective is in `layout.py`.
 """
 
 from __future__ import annotations

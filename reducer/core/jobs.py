@@ -59,9 +59,9 @@ from reduction.model import (
     job_title,
 )
 
-from reducer.core.accounts import SHARE, Shares, account_of
 from reducer.core.actions import Action, Close, Send
 from reducer.core.events import Drain, Ended, Lost, Received, ReducerEvent, Rejected, Tick
+from reducer.core.fair_shares import SHARE, Shares, account_of
 from reducer.core.job import Job, JobFailed
 from reducer.core.totals import Totals, job_label
 

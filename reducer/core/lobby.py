@@ -31,7 +31,7 @@ from reduction.limits import (
 )
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 
-from reducer.core.accounts import Account, Shares
+from reducer.core.fair_shares import Account, Shares
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import resource
 from reduction.limits import MAPPED_REGIONS_MAX
 from reduction.transports.tcp import CannotShare
 
-from reducer.core.accounts import Account, Shares
+from reducer.core.fair_shares import Account, Shares
 from reducer.resources.allowance import MEMORY_UNKNOWN, machine_memory
 
 

@@ -15,7 +15,7 @@ from reduction.errors import MalformedFrame, ReductionError
 from reduction.limits import LOBBY_REQUEST_BYTES_MAX
 from reduction.security.tokens import TokenTable
 
-from reducer.core.accounts import NOBODY, account_of
+from reducer.core.fair_shares import NOBODY, account_of
 from reducer.engine import Engine
 from reducer.security import check_call, check_lobby, peer_of
 from reducer.transports.lives import Life

@@ -24,7 +24,7 @@ from reduction.model import Join, Moved, Peer, Peers, ReducerFrame, Result, Welc
 from reduction.transports import tcp
 from reduction.transports.grpc_sockets import GrpcSockets, address_of
 
-from reducer.core.accounts import NOBODY
+from reducer.core.fair_shares import NOBODY
 from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.lives import Life
 from reducer.transports.tcp_server import DataPort, DataSession

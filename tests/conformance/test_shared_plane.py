@@ -19,7 +19,7 @@ from reduction.transports import tcp
 from reduction.transports.shared import peer
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
 
-from reducer.core.accounts import Account
+from reducer.core.fair_shares import Account
 from reducer.transports import tcp_server
 
 #: Elements of a collective whose first chunk has 1 MiB.

@@ -16,8 +16,8 @@ from reduction.model import Ack, Configuration, Hello, Result
 
 from worker_plugin.core.actions import Action, Deliver, Divert, PushChunk, Release, Send, Shut, Store
 from worker_plugin.core.flow.convoy import Convoy
+from worker_plugin.core.flow.credit import Credit, PlaneTarget
 from worker_plugin.core.flow.lane import Lane
-from worker_plugin.core.flow.pace import Pace, PlaneTarget
 from worker_plugin.core.link import Link
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Window
@@ -151,11 +151,11 @@ class Epochs:
                 f"{link.address} asks for collectives from {minimum} on; this rank has "
                 f"{self.window.released} to {self.window.held}"
             )
-        pace = None
+        credit = None
         if self._target is not None:
             target_s = self._target.target_s
-            pace = Pace(configuration.chunk_bytes, link.credit_bytes, target_s, link.pace_before)
-        link.lane = Lane(configuration, index, link.credit_bytes, minimum, pace, self._convoy)
+            credit = Credit(configuration.chunk_bytes, link.credit_bytes, target_s, link.credit_before)
+        link.lane = Lane(configuration, index, link.credit_bytes, minimum, credit, self._convoy)
         if self._has_started:
             self.unstarted_since = None
         self._update_convoy()

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from reduction.errors import ReducerAbsent, ReductionError
 from reduction.model import NOWHERE, Peer, Peers, Place, Presence, Waiting, Welcome
 
+from worker_plugin.core.flow.credit import Credit
 from worker_plugin.core.flow.lane import Lane
-from worker_plugin.core.flow.pace import Pace
 
 #: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed
 #: reducer back within a second, and if it is the only one the job waits for this dial. Later pauses
@@ -59,8 +59,8 @@ class Link:
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
-    #: The pace of the last epoch in which the reducer was a member.
-    pace_before: Pace | None = None
+    #: The credit of the last epoch in which the reducer was a member.
+    credit_before: Credit | None = None
     #: Where the reducer runs.
     place: Place = NOWHERE
     #: Whether the reducer offers its data port.
@@ -150,7 +150,7 @@ class Link:
     def leave_lane(self) -> None:
         """Stop pushing in the present epoch, and remember what is known of the path."""
         if self.lane is not None:
-            self.pace_before = self.lane.pace
+            self.credit_before = self.lane.credit
         self.lane = None
 
     @property

@@ -99,7 +99,7 @@ from worker_plugin.core.events import (
     Tick,
 )
 from worker_plugin.core.flow.chunk_size import Grid
-from worker_plugin.core.flow.pace import TCP, PlaneTarget
+from worker_plugin.core.flow.credit import TCP, PlaneTarget
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
@@ -559,8 +559,8 @@ class RankCore:
             if is_paced or link.is_paced:
                 self._actions.append(Throttle(link.id, int(min(rate, UNPACED) * share)))
             link.is_paced = is_paced
-            if link.lane is not None and link.lane.pace is not None:
-                link.lane.pace.is_paced = is_paced
+            if link.lane is not None and link.lane.credit is not None:
+                link.lane.credit.is_paced = is_paced
 
     def _announce(self, now: float) -> None:
         """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.

@@ -23,7 +23,7 @@ from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.elastic.membership.entries import Offer
 from worker_plugin.elastic.membership.lineage import Generation, Worker
-from worker_plugin.elastic.newcomers.transfer import Submit
+from worker_plugin.elastic.trees import Submit
 from worker_plugin.tensors.encoding import ParameterSlice
 
 #: What ends a generation and not the job: its other workers can go on.

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from reduction.errors import WorkerLost, WorkersMissing
 
+from worker_plugin.elastic import trees
 from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.ledger import bytes_of
 from worker_plugin.elastic.membership.entries import generation_from_fields, generation_to_fields
 from worker_plugin.elastic.membership.lineage import Generation, Worker
-from worker_plugin.elastic.newcomers import transfer
 from worker_plugin.elastic.newcomers.admission import Admission
 from worker_plugin.elastic.newcomers.training import Training
 
@@ -55,9 +55,9 @@ class Steps:
         self._training: Training | None = None
         self._on_change = on_change
         self._admission = Admission(communicator.donate, communicator.refuse)
-        #: How buffers follow each other in the messages of checkpoints, as `transfer.pack` says it. The first
+        #: How buffers follow each other in the messages of checkpoints, as `trees.pack` says it. The first
         #: worker tells another one before it sends by it, so that all messages have one size.
-        self._layout, _ = transfer.pack({})
+        self._layout, _ = trees.pack({})
         #: Whether the last call has set model and optimizer.
         self.has_taken_state = False
         #: The ranks that take part in the present step. The first worker tells them, so that they are the
@@ -111,9 +111,9 @@ class Steps:
             try:
                 if self._is_first:
                     tree = training.state() | {"extra": dict(training.extra)}
-                    transfer.send(tree, self._communicator.begin_add)
+                    trees.send(tree, self._communicator.begin_add)
                     return dict(training.extra)
-                tree = transfer.receive(self._communicator.begin_add)
+                tree = trees.receive(self._communicator.begin_add)
                 training.take(tree)
                 return dict(tree["extra"])
             except WorkerLost:
@@ -164,14 +164,14 @@ class Steps:
     def _tell(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
         """Return what the first worker tells all; it also gives them its model's buffers."""
         while True:
-            buffers, parts = transfer.unpack(self._layout)
+            buffers, parts = trees.unpack(self._layout)
             message = torch.zeros(_HEADER_BYTES + sum(part.nbytes for part in parts), dtype=torch.uint8)
             content = b""
             if self._is_first:
-                layout, own = transfer.pack(training.buffers())
+                layout, own = trees.pack(training.buffers())
                 if layout == self._layout:
                     what, content = self._decide(training, give_up_at)
-                    message = torch.cat([message[:_HEADER_BYTES], *map(transfer.flat_bytes, own)])
+                    message = torch.cat([message[:_HEADER_BYTES], *map(trees.flat_bytes, own)])
                 else:
                     what, content = _LAYOUT, json.dumps(layout).encode()
                 header = bytes((1, what)) + len(content).to_bytes(8, "little")

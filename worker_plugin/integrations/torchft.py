@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from torchft.process_group import ProcessGroupWrapper
 
 from worker_plugin.config import AllSettings
-from worker_plugin.process_group.group import ReductionProcessGroup
+from worker_plugin.process_group.as_group import ReductionProcessGroup
 from worker_plugin.process_group.members import Members
 
 

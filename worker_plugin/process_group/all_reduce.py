@@ -1,6 +1,6 @@
 """All-reduces of a process group: which go through the reducers, how they are issued, and how the group ends.
 
-`ReducersFirst` is what the classes for older and newer versions of torch (group.py, backend.py) have
+`ReducersFirst` is what the classes for older and newer versions of torch (as_group.py, as_backend.py) have
 in common.
 """
 

@@ -13,8 +13,8 @@ from torch.distributed import ProcessGroup
 from worker_plugin.config import AllSettings
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
-from worker_plugin.process_group.backend import ReductionBackend
-from worker_plugin.process_group.group import ReductionProcessGroup
+from worker_plugin.process_group.as_backend import ReductionBackend
+from worker_plugin.process_group.as_group import ReductionProcessGroup
 from worker_plugin.process_group.members import Members
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.state import ReductionState

@@ -1,4 +1,4 @@
-"""The futures that users and DDP wait for."""
+"""The futures that users and DDP wait for. The staging thread completes them: staging.py."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Generated protobuf classes of protocol version 1; proto/generate.sh makes them."""
+"""Generated protobuf classes of package reduction.v1; proto/generate.sh makes them."""

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from reduction.limits import CHUNK_BYTES_MAX
 
+from worker_plugin.core.flow.credit import PlaneTarget, chunk_bytes_for
 from worker_plugin.core.flow.lane import Lane
-from worker_plugin.core.flow.pace import PlaneTarget, chunk_bytes_for
 
 #: The chunk size within one host. At n=2 and 4 chunks of 4 MiB were as fast as those of 1 and 2 MiB or faster for
 #: sums of 64 KiB to 64 MiB, in memory that all share and over TCP.
@@ -81,15 +81,15 @@ class Grid:
             lanes: of all reducers of the present epoch. The size must suit those with the least shares: where
                 one large chunk is all that such a lane has under way, it has nothing to do most of the time.
         """
-        paces = [(lane.weight, lane.pace) for lane in lanes if lane.pace is not None]
-        is_paced = any(pace.is_paced for _, pace in paces)
+        credits = [(lane.weight, lane.credit) for lane in lanes if lane.credit is not None]
+        is_paced = any(credit.is_paced for _, credit in credits)
         if self.is_settled or (self.phase is GridPhase.WATCHING and not is_paced):
             return False
         target = self._target
         if is_paced:
             target = replace(target, target_s=PACED_RATIO * target.target_s)
         least = min((lane.weight for lane in lanes), default=0)
-        rates = [rate for weight, pace in paces if weight == least for rate in pace.rates]
+        rates = [rate for weight, credit in credits if weight == least for rate in credit.rates]
         size = chunk_bytes_for(rates, target)
         if size is None:
             return False

@@ -15,7 +15,7 @@ from reduction import layout
 from reduction.model import Configuration
 
 from worker_plugin.core.flow.convoy import Convoy
-from worker_plugin.core.flow.pace import Pace
+from worker_plugin.core.flow.credit import Credit
 from worker_plugin.core.window import Window
 
 
@@ -41,7 +41,7 @@ class Lane:
         index: the member's index in it.
         credit_bytes: the credit that the reducer granted.
         first: the first collective to push.
-        pace: adapts the credit as results come; None leaves it at what was granted.
+        credit: how much of what was granted is used, adapted as results come; None: all of it.
         convoy: of all lanes of the epoch; None lets this one run by itself.
     """
 
@@ -51,13 +51,13 @@ class Lane:
         index: int,
         credit_bytes: int,
         first: int,
-        pace: Pace | None = None,
+        credit: Credit | None = None,
         convoy: Convoy | None = None,
     ) -> None:
         self.weights = configuration.weights
         self._chunk_bytes = configuration.chunk_bytes
         self.index = index
-        self.pace = pace
+        self.credit = credit
         self._convoy = Convoy(configuration) if convoy is None else convoy
         self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
@@ -113,10 +113,10 @@ class Lane:
         cost = layout.charge(stop - start)
         if self.pending and not self._allows(cost):
             return None
-        if self.pace is not None and not self.pending and triggered_at is None:
-            self.pace.on_idle()
+        if self.credit is not None and not self.pending and triggered_at is None:
+            self.credit.on_idle()
         push = Pending(
-            self.seq, self._chunk, start, stop, cost, triggered_at if self.pace else None, self._place
+            self.seq, self._chunk, start, stop, cost, triggered_at if self.credit else None, self._place
         )
         self._chunk += 1
         self._place += self._stride
@@ -125,8 +125,8 @@ class Lane:
         return push
 
     def _allows(self, cost: int) -> bool:
-        if self.pace is not None and self.in_flight + cost // 2 > self.pace.credit_bytes:
-            return False  # half a chunk more is allowed: the pace is a goal, the granted credit a limit
+        if self.credit is not None and self.in_flight + cost // 2 > self.credit.credit_bytes:
+            return False  # half a chunk more is allowed: it is a goal, and what was granted the limit
         return self.in_flight + cost <= self.credit_bytes
 
     def on_result(self, seq: int, chunk: int, now: float = 0.0) -> Pending | None:
@@ -136,7 +136,7 @@ class Lane:
         push = self.pending.popleft()
         self.in_flight -= push.cost
         self.moved_at = now
-        if self.pace is not None:
+        if self.credit is not None:
             latency_s = None if push.triggered_at is None else now - push.triggered_at
-            self.pace.on_result(push.cost, latency_s, now)
+            self.credit.on_result(push.cost, latency_s, now)
         return push

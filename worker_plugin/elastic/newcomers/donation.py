@@ -36,11 +36,11 @@ import torch
 from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
 
 from worker_plugin.client import Client
+from worker_plugin.elastic import trees
 from worker_plugin.elastic.clients import submit_to
 from worker_plugin.elastic.membership.entries import Offer
-from worker_plugin.elastic.newcomers import transfer
 from worker_plugin.elastic.newcomers.training import Training
-from worker_plugin.elastic.newcomers.transfer import Submit
+from worker_plugin.elastic.trees import Submit
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Donation:
                     self._parts.pop()
 
     def _append(self, tree: Any, *, is_last: bool = False) -> None:
-        packed, tensors = transfer.pack(tree)
+        packed, tensors = trees.pack(tree)
         if not is_last:  # the training goes on, and changes them
             tensors = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
         part = _Part(packed, tensors, sum(tensor.nbytes for tensor in tensors), time.monotonic())
@@ -258,7 +258,7 @@ class Donation:
                 self._begun = len(self._parts)
                 is_last = self._is_last_there
             # Together, so that many small steps take little longer than one.
-            transfer.send_packed(*transfer.join([(part.packed, part.tensors) for part in new]), submit)
+            trees.send_packed(*trees.join([(part.packed, part.tensors) for part in new]), submit)
             with self._changed:
                 for _ in range(self._sent):
                     self._parts.popleft()
@@ -274,7 +274,7 @@ class Donation:
             if not self._has_steps:
                 why = "its steps have closures or sparse gradients, or are faster than the newcomers' links"
             log.warning("newcomers get the whole state once more, and the others wait for that: %s", why)
-            transfer.send(self._training.state(), submit)
+            trees.send(self._training.state(), submit)
 
 
 def follow(training: Training, submit: Submit) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
     last: dict[str, Any] = {}
     digest = ""
     while True:
-        for tree in transfer.receive(submit):
+        for tree in trees.receive(submit):
             if "gradients" in tree:
                 training.repeat(tree)
             elif "rest" in tree:
@@ -299,7 +299,7 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
                 differs[0] = digest != tree["digest"]
                 submit(differs).wait()
                 if int(differs):
-                    training.take(transfer.receive(submit))
+                    training.take(trees.receive(submit))
                     training.take_rest(last["rest"])
                     if training.digest() != tree["digest"]:
                         raise ConfigError(

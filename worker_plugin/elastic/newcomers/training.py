@@ -14,7 +14,7 @@ from reduction.errors import ConfigError, ReductionError
 from reduction.layout import fingerprint
 from torch.utils.hooks import RemovableHandle
 
-from worker_plugin.elastic.newcomers import transfer
+from worker_plugin.elastic import trees
 
 #: Where torch.optim.Optimizer keeps the hooks of its steps. Something that
 #: only looks like an optimizer has none.
@@ -39,7 +39,7 @@ def _taking() -> Iterator[None]:
 class Training:
     """What `state.sync` was called with. For the thread that trains.
 
-    All trees are what `transfer.pack` takes. They share the memory of the training.
+    All trees are what `trees.pack` takes. They share the memory of the training.
     """
 
     model: torch.nn.Module
@@ -64,7 +64,7 @@ class Training:
                 f"workers that come would not get them; give state.sync a module that has all of them, such as "
                 f"torch.nn.ModuleList([model, loss])"
             )
-        transfer.pack(self.state())
+        trees.pack(self.state())
 
     def check_extra(self) -> None:
         """Check that `extra` can be sent, on every worker in every `sync`: a newcomer may need it in any.
@@ -72,7 +72,7 @@ class Training:
         Raises:
             ConfigError: it cannot.
         """
-        transfer.pack({"extra": dict(self.extra)})
+        trees.pack({"extra": dict(self.extra)})
 
     def state(self) -> dict[str, Any]:
         """Return model and optimizer."""
@@ -190,7 +190,7 @@ class Training:
 
     def digest(self) -> str:
         """Return a string that only trainings with the same bits have."""
-        return transfer.digest(self.state())
+        return trees.digest(self.state())
 
     @property
     def _groups(self) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from reduction.errors import ReductionError
 
-from worker_plugin.elastic.newcomers import transfer
+from worker_plugin.elastic import trees
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.node.rank import NodeRank
 from worker_plugin.elastic.steps import OnChange, Steps
@@ -53,13 +53,13 @@ class NodeSteps:
         tree: dict[str, Any] = {"ranks": list(self._steps.ranks), "extra": extra}
         tree["state"] = training.state() if self._steps.has_taken_state else None
         tree["buffers"] = training.buffers()
-        transfer.send(tree, self._rank.tell)
+        trees.send(tree, self._rank.tell)
         self.ranks = self._steps.ranks
         return extra
 
     def _follow(self, training: Training) -> dict[str, Any]:
         training.check_extra()
-        tree = transfer.receive(self._rank.tell)
+        tree = trees.receive(self._rank.tell)
         if tree["state"] is not None:
             training.take(tree["state"])
         training.take_buffers(tree["buffers"])

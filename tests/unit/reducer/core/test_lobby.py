@@ -13,7 +13,7 @@ from reduction.limits import (
 )
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 
-from reducer.core.accounts import account_of
+from reducer.core.fair_shares import account_of
 from reducer.core.lobby import Lobby
 
 A, B = b"a" * 16, b"b" * 16

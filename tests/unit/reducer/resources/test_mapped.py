@@ -6,7 +6,7 @@ import pytest
 from reduction.limits import MAPPED_REGIONS_MAX
 from reduction.transports.tcp import CannotShare
 
-from reducer.core.accounts import Account
+from reducer.core.fair_shares import Account
 from reducer.resources.allowance import machine_memory
 from reducer.resources.mapped import Mapped
 

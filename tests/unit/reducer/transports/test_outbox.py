@@ -9,7 +9,7 @@ from reduction.model import Join, Peer, Peers, Presence, Result, Start, Welcome
 from reduction.transports import tcp
 from reduction.transports.tcp import PathState
 
-from reducer.core.accounts import Account
+from reducer.core.fair_shares import Account
 from reducer.core.totals import JobLabel
 from reducer.engine import Engine as RealEngine
 from reducer.engine import Owner

@@ -5,8 +5,8 @@ import pytest
 import torch
 from reduction.errors import ConfigError, WorkersMissing
 
+from worker_plugin.elastic import trees
 from worker_plugin.elastic.membership.lineage import Generation, Worker
-from worker_plugin.elastic.newcomers import transfer
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.steps import Steps
 
@@ -66,7 +66,7 @@ def steps_of(job: Job, rank: int, changes: list, min_workers: int = 1) -> Steps:
     steps = Steps(Communicator(job, rank), min_workers, 0.0, [lambda *ranks: changes.append(ranks)])
     steps._has_state = True
     steps.ranks = (0, 1, 2)
-    steps._layout, _ = transfer.pack(training(0.0).buffers())
+    steps._layout, _ = trees.pack(training(0.0).buffers())
     return steps
 
 
@@ -149,7 +149,7 @@ def test_buffers_are_those_of_the_first_worker_with_their_shapes(dies_before):
     models = [Caches(a=(2, 0.0), b=(4, 0.5)), Caches(a=(4, 1.0), b=(2, 1.5)), Caches(a=(1, 2.0), c=(3, 2.5))]
     for rank, model in enumerate(models):
         steps, values = steps_of(job, rank, []), []
-        steps._layout, _ = transfer.pack({})
+        steps._layout, _ = trees.pack({})
         mine = Training(model, None, {})
         try:
             for step in range(4):

@@ -8,7 +8,7 @@ from reduction.errors import MalformedFrame
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
 
-from reducer.core.accounts import Account
+from reducer.core.fair_shares import Account
 from reducer.core.lobby import Lobby
 from worker_plugin.transports import lobby_client
 from worker_plugin.transports.lobby_client import GONE_S, LobbyClient, _with_news

@@ -26,7 +26,7 @@ from support.scenes.rank_scene import INSTANCE, Scene, incarnation, nonce, send
 from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued
 from worker_plugin.core.flow.chunk_size import Grid, GridPhase
-from worker_plugin.core.flow.pace import TCP
+from worker_plugin.core.flow.credit import TCP
 from worker_plugin.core.rank import REGRID_S
 
 KIB, MIB = 1024, 1 << 20
@@ -158,7 +158,7 @@ def test_the_lanes_with_the_least_shares_decide():
     for lanes, expected in (
         ([lane(fast), lane(fast)], 256 * KIB),
         ([lane(fast, weight=9), lane(slow)], 32 * KIB),
-        ([lane(fast, weight=9), lane(slow), SimpleNamespace(weight=1, pace=None)], 32 * KIB),
+        ([lane(fast, weight=9), lane(slow), SimpleNamespace(weight=1, credit=None)], 32 * KIB),
     ):
         grid = Grid(None, TCP, is_mine=True)
         assert grid.look(lanes)
@@ -244,7 +244,7 @@ def test_other_ranks_choose_nothing():
 
 def lane(rates, weight=1, is_paced=False):
     """Return as much of a stream's lane as a grid looks at."""
-    return SimpleNamespace(weight=weight, pace=SimpleNamespace(rates=rates, is_paced=is_paced))
+    return SimpleNamespace(weight=weight, credit=SimpleNamespace(rates=rates, is_paced=is_paced))
 
 
 def watching(rate):

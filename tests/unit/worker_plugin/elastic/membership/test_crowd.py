@@ -6,7 +6,7 @@ import pytest
 from reduction.limits import LOBBY_BYTES_MAX, LOBBY_ENTRY_BYTES_MAX
 from reduction.model import LobbyRequest
 
-from reducer.core.accounts import Account
+from reducer.core.fair_shares import Account
 from reducer.core.lobby import Lobby
 from worker_plugin.elastic.membership.council import HEARD_S, Hearing, Join, Propose, deliberate, must_tell
 from worker_plugin.elastic.membership.entries import Offer, Said, said_from_entry

@@ -94,7 +94,7 @@ def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> Pla
     return replace(target, first_chunk_bytes=first, least_chunk_bytes=least, finest_chunk_bytes=finest)
 
 
-class Pace:
+class Credit:
     """The credit that suits one stream in one epoch: between one chunk and what the reducer granted.
 
     Args:
@@ -105,7 +105,7 @@ class Pace:
     """
 
     def __init__(
-        self, chunk_bytes: int, granted_bytes: int, target_s: float, before: Pace | None = None
+        self, chunk_bytes: int, granted_bytes: int, target_s: float, before: Credit | None = None
     ) -> None:
         #: It begins with one chunk, whose latency is that of the path alone.
         self.credit_bytes = chunk_bytes

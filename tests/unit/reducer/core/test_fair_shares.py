@@ -2,7 +2,7 @@
 
 import pytest
 
-from reducer.core.accounts import Account, Shares, account_of
+from reducer.core.fair_shares import Account, Shares, account_of
 
 
 def test_rails_pay_with_their_job():

@@ -8,7 +8,7 @@ from reduction.errors import ConfigError
 
 from worker_plugin import ReductionState
 from worker_plugin.config import AllSettings, PluginConfig, build
-from worker_plugin.settings.table import rows
+from worker_plugin.settings.rows import rows
 
 ROWS = rows(PluginConfig)
 

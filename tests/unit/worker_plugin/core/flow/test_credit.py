@@ -5,9 +5,9 @@ from reduction.limits import CREDIT_BYTES_USUAL
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 from support.scenes.rank_scene import INSTANCE, incarnation
 
-from worker_plugin.core.flow import pace
+from worker_plugin.core.flow import credit
+from worker_plugin.core.flow.credit import GRPC, TCP, Credit, chunk_bytes_for
 from worker_plugin.core.flow.lane import Lane
-from worker_plugin.core.flow.pace import GRPC, TCP, Pace, chunk_bytes_for
 from worker_plugin.core.window import Window
 
 KIB, MIB = 1024, 1 << 20
@@ -38,7 +38,7 @@ class Path:
 
 
 def paced(granted=4 * MIB, chunk=CHUNK):
-    return Pace(chunk, granted, TCP.target_s)
+    return Credit(chunk, granted, TCP.target_s)
 
 
 def test_it_begins_with_one_chunk():
@@ -61,9 +61,9 @@ def test_a_long_path_keeps_its_credit_in_the_next_epoch_and_a_short_one_begins_w
     long, short = paced(), paced()
     credit, _ = Path(50e6, delay_s=0.04).drive(long)
     Path(50e6, delay_s=0.001).drive(short)
-    assert Pace(CHUNK, 4 * MIB, TCP.target_s, long).credit_bytes == credit > 16 * CHUNK
-    assert Pace(CHUNK, MIB, TCP.target_s, long).credit_bytes == MIB < credit
-    assert Pace(CHUNK, 4 * MIB, TCP.target_s, short).credit_bytes == CHUNK
+    assert Credit(CHUNK, 4 * MIB, TCP.target_s, long).credit_bytes == credit > 16 * CHUNK
+    assert Credit(CHUNK, MIB, TCP.target_s, long).credit_bytes == MIB < credit
+    assert Credit(CHUNK, 4 * MIB, TCP.target_s, short).credit_bytes == CHUNK
 
 
 def test_a_path_that_is_long_and_fast_gets_more_than_the_usual_credit():
@@ -117,8 +117,8 @@ def test_a_pause_is_no_rate():
     [(4.1e6, 32 * KIB), (15.6e6, 64 * KIB), (60e6, 256 * KIB), (150e6, 512 * KIB), (1e12, MIB)],
 )
 def test_the_chunk_size_follows_the_rate_by_powers_of_two(rate, size):
-    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
-    assert chunk_bytes_for([rate] * (pace.RATES_NEEDED - 1), TCP) is None
+    assert chunk_bytes_for([rate] * credit.RATES_NEEDED, TCP) == size
+    assert chunk_bytes_for([rate] * (credit.RATES_NEEDED - 1), TCP) is None
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_the_chunk_size_follows_the_rate_by_powers_of_two(rate, size):
 )
 def test_on_slow_links_the_credit_is_one_chunk(rate, size):
     """Two of 32 KiB would be more than it, and many ranks' together more than a queue holds."""
-    assert chunk_bytes_for([rate] * pace.RATES_NEEDED, TCP) == size
+    assert chunk_bytes_for([rate] * credit.RATES_NEEDED, TCP) == size
 
 
 def test_grpc_has_no_small_chunks():
-    assert chunk_bytes_for([1e3] * pace.RATES_NEEDED, GRPC) == GRPC.least_chunk_bytes
+    assert chunk_bytes_for([1e3] * credit.RATES_NEEDED, GRPC) == GRPC.least_chunk_bytes
 
 
 @pytest.mark.parametrize(("world_size", "size"), [(1, 64), (4, 64), (5, 48), (8, 32), (16, 16), (1024, 16)])
 def test_many_ranks_begin_with_smaller_chunks(world_size, size):
-    assert pace.target_for(TCP, None, world_size).first_chunk_bytes == size * KIB
+    assert credit.target_for(TCP, None, world_size).first_chunk_bytes == size * KIB
 
 
 def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_granted():
@@ -144,7 +144,7 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
         window = Window()
         window.regrid(CHUNK)
         window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, 100 * CHUNK // 4, 7))
-        subject = Pace(CHUNK, granted, TCP.target_s)
+        subject = Credit(CHUNK, granted, TCP.target_s)
         subject.credit_bytes = paced_bytes
         configuration = Configuration(INSTANCE, 1, CHUNK, (Member("a:1", incarnation("a")),))
         lane = Lane(configuration, 0, granted, 0, subject)
@@ -164,11 +164,14 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
 
 @pytest.mark.parametrize("target", [TCP, GRPC])
 def test_compressed_chunks_have_more_elements(target):
-    assert pace.target_for(target, None, 4) == pace.target_for(target, DType.BFLOAT16, 4) == target
-    assert pace.target_for(target, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * target.least_chunk_bytes
-    topk = pace.target_for(target, DType.TOPK, 4)
+    assert credit.target_for(target, None, 4) == credit.target_for(target, DType.BFLOAT16, 4) == target
+    assert credit.target_for(target, DType.INT8_BLOCK, 4).least_chunk_bytes == 2 * target.least_chunk_bytes
+    topk = credit.target_for(target, DType.TOPK, 4)
     assert (
-        topk.finest_chunk_bytes <= topk.least_chunk_bytes <= topk.first_chunk_bytes <= pace.CHUNK_BYTES_USEFUL
+        topk.finest_chunk_bytes
+        <= topk.least_chunk_bytes
+        <= topk.first_chunk_bytes
+        <= credit.CHUNK_BYTES_USEFUL
     )
     assert topk.least_chunk_bytes > target.least_chunk_bytes
     assert topk.target_s == target.target_s

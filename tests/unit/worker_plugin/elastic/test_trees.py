@@ -13,19 +13,19 @@ from hypothesis import strategies as some
 from reduction.errors import ConfigError, WorkerLost
 from support.fakes.fake_sums import FakeSums
 
-from worker_plugin.elastic.newcomers import transfer
+from worker_plugin.elastic import trees
 from worker_plugin.tensors.futures import Future
 
 
 def exchange(tree: object, receivers: int = 2) -> list[object]:
     sums, got = FakeSums(receivers + 1), []
     threads = [
-        threading.Thread(target=lambda submit: got.append(transfer.receive(submit)), args=(sums.member(),))
+        threading.Thread(target=lambda submit: got.append(trees.receive(submit)), args=(sums.member(),))
         for _ in range(receivers)
     ]
     for thread in threads:
         thread.start()
-    transfer.send(tree, sums.member())
+    trees.send(tree, sums.member())
     for thread in threads:
         thread.join(10)
     assert len(got) == receivers
@@ -48,7 +48,7 @@ def answering(messages: Iterable[torch.Tensor | None]) -> Callable[[torch.Tensor
 
 
 def test_a_model_and_its_optimizer_arrive_with_all_bits(monkeypatch):
-    monkeypatch.setattr(transfer, "PIECE_BYTES", 100)
+    monkeypatch.setattr(trees, "PIECE_BYTES", 100)
     model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3))
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     model(torch.randn(4, 5)).sum().backward()
@@ -99,7 +99,7 @@ LOOP.append(LOOP)
 )
 def test_only_tensors_and_json_can_be_sent(value, message):
     with pytest.raises(ConfigError, match=rf"(?s){message}.* (at x\.1|100 deep)"):
-        transfer.pack({"x": [0, value]})
+        trees.pack({"x": [0, value]})
 
 
 _LEAVES = (
@@ -120,22 +120,22 @@ _KEYS = some.recursive(_LEAVES, lambda inner: some.tuples(inner, inner), max_lea
 )
 def test_what_is_packed_can_be_read(tree):
     try:
-        packed, _ = transfer.pack(tree)
+        packed, _ = trees.pack(tree)
     except ConfigError:
         return
-    got, _ = transfer.unpack(json.loads(json.dumps(packed)))
+    got, _ = trees.unpack(json.loads(json.dumps(packed)))
     assert repr(got) == repr(tree)
 
 
 def test_a_tree_that_is_as_deep_as_it_may_be_can_be_read():
     tree: object = 1
-    for _ in range(transfer.DEPTH_MAX):
+    for _ in range(trees.DEPTH_MAX):
         tree = {"x": [tree]} if isinstance(tree, list) else [tree]
         try:
-            packed, _ = transfer.pack(tree)
+            packed, _ = trees.pack(tree)
         except ConfigError:
             break
-    assert transfer.unpack(json.loads(json.dumps(packed)))[0]
+    assert trees.unpack(json.loads(json.dumps(packed)))[0]
 
 
 def test_conjugate_and_negative_views_arrive():
@@ -143,7 +143,7 @@ def test_conjugate_and_negative_views_arrive():
     for view in (tensor.conj(), tensor.conj().imag):
         (got,) = exchange(view, 1)
         assert torch.equal(got, view)
-        assert transfer.digest(view) == transfer.digest(view.clone().resolve_conj().resolve_neg())
+        assert trees.digest(view) == trees.digest(view.clone().resolve_conj().resolve_neg())
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_conjugate_and_negative_views_arrive():
 )
 def test_what_nobody_packs(packed):
     with pytest.raises(ConfigError):
-        transfer.unpack(packed)
+        trees.unpack(packed)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -168,36 +168,36 @@ def test_a_donor_that_is_lost(after):
     submit = answering([*packed[:after], None])
     if after == 2:
         with pytest.raises(ConfigError):  # {} is no tree
-            transfer.receive(submit)
+            trees.receive(submit)
     else:
         with pytest.raises(WorkerLost):
-            transfer.receive(submit)
+            trees.receive(submit)
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 8, 9])
 def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkeypatch, lost_at):
     """They go on together afterwards, so their next collective must be the same one."""
-    monkeypatch.setattr(transfer, "PIECE_BYTES", 10)
+    monkeypatch.setattr(trees, "PIECE_BYTES", 10)
     text = json.dumps({"tensor": ["torch.uint8", [100]]}).encode()
     parts = [text[start : start + 10] for start in range(0, len(text), 10)]
     head = [torch.tensor([1, len(text)]), *(torch.tensor([1, *part], dtype=torch.uint8) for part in parts)]
     pieces = [torch.tensor([index != lost_at, *bytes(10)], dtype=torch.uint8) for index in range(10)]
     messages = iter([*head, *pieces])
     with pytest.raises(WorkerLost):
-        transfer.receive(answering(messages))
+        trees.receive(answering(messages))
     # One that is lost is seen when it is the oldest of those on their way.
-    assert len(list(messages)) == max(0, 10 - lost_at - transfer.PIECES_IN_FLIGHT)
+    assert len(list(messages)) == max(0, 10 - lost_at - trees.PIECES_IN_FLIGHT)
 
 
 def test_a_text_that_is_no_json():
     submit = answering([torch.tensor([1, 1]), torch.tensor([1, ord("{")], dtype=torch.uint8)])
     with pytest.raises(ConfigError, match="cannot be read"):
-        transfer.receive(submit)
+        trees.receive(submit)
 
 
 def test_a_donor_outside_of_the_generation():
     with pytest.raises(WorkerLost):
-        transfer.send({}, answering([torch.zeros(2, dtype=torch.int64)]))
+        trees.send({}, answering([torch.zeros(2, dtype=torch.int64)]))
 
 
 @pytest.mark.parametrize(
@@ -205,20 +205,20 @@ def test_a_donor_outside_of_the_generation():
 )
 def test_a_digest_differs_with_any_element(dtype):
     tree = {"x": torch.zeros(5, dtype=dtype), "n": 3}
-    same = transfer.digest(tree)
-    assert transfer.digest({"x": torch.zeros(5, dtype=dtype), "n": 3}) == same
-    assert transfer.digest({"x": torch.zeros(5, dtype=dtype), "n": 4}) != same
+    same = trees.digest(tree)
+    assert trees.digest({"x": torch.zeros(5, dtype=dtype), "n": 3}) == same
+    assert trees.digest({"x": torch.zeros(5, dtype=dtype), "n": 4}) != same
     for index in range(5):
         other = torch.zeros(5, dtype=dtype)
         other[index] = 1
-        assert transfer.digest({"x": other, "n": 3}) != same
+        assert trees.digest({"x": other, "n": 3}) != same
 
 
 def test_a_digest_differs_with_the_order_and_with_signs():
     weight = torch.arange(64, dtype=torch.float64).reshape(8, 8)
-    assert len({transfer.digest(one) for one in (weight, weight.t(), weight.flip(0), -weight)}) == 4
+    assert len({trees.digest(one) for one in (weight, weight.t(), weight.flip(0), -weight)}) == 4
 
 
 def test_the_digest_of_a_tensor_that_is_not_contiguous():
     tensor = torch.arange(6.0).reshape(2, 3)
-    assert transfer.digest(tensor.t()) == transfer.digest(tensor.t().contiguous())
+    assert trees.digest(tensor.t()) == trees.digest(tensor.t().contiguous())

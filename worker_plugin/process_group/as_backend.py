@@ -1,6 +1,6 @@
 """The backend of torch 2.14 and newer, which torch's own process group has inside, one for each device.
 
-Unlike up to 2.13 (group.py) other devices may have another backend, and torch keeps Python's half of
+Unlike up to 2.13 (as_group.py) other devices may have another backend, and torch keeps Python's half of
 a Work alive.
 """
 

@@ -225,7 +225,10 @@ class Jobs:
             actions += self._fail(job, _ended_by(job, join))
             job = None
         if job is None:
-            job = self._make(join)
+            try:
+                job = self._make(join)
+            except ReductionError as error:
+                return actions + self._refuse(stream, error)  # the ranks of the old job must hear of its end
         elif (join.world_size, join.local_size) != (job.world_size, job.local_size):
             setting, theirs, ours = "world size", join.world_size, job.world_size
             if theirs == ours:

@@ -140,10 +140,12 @@ STATUS = {
     11: grpc.StatusCode.ABORTED,
     12: grpc.StatusCode.ABORTED,
     13: grpc.StatusCode.ABORTED,
+    14: grpc.StatusCode.INTERNAL,
     15: grpc.StatusCode.UNAUTHENTICATED,
     16: grpc.StatusCode.DATA_LOSS,
     17: grpc.StatusCode.ABORTED,
     18: grpc.StatusCode.DEADLINE_EXCEEDED,
+    19: grpc.StatusCode.ABORTED,
 }
 
 

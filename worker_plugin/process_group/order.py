@@ -16,6 +16,7 @@ from concurrent.futures import Future as Milestone
 from typing import Any, TypeVar
 
 import torch
+from reduction.shortage import failure_of
 from torch.distributed import Work
 
 from worker_plugin.process_group.completions import completions
@@ -111,7 +112,12 @@ class Order:
             else:
                 done.set_result(torch.empty(0))
 
-        completions.submit(run)
+        try:
+            completions.submit(run)
+        except RuntimeError as error:
+            failure = failure_of("no thread can wait for a barrier", error)
+            begun.set_exception(failure)  # or whatever comes later would wait for ever
+            fail(done, failure)
         return AllReduceWork([], [done])
 
     def wait(self) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from support.processes.elastic_workers import Worker, assert_alike, steps_of
 from support.processes.reducers import Reducer
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+from support.processes.torchrun import torchrun
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
     reducers = ",".join(serve().address for _ in range(2))
     shared = {"REDUCTION_JOB": f"nodes-{uuid.uuid4().hex[:6]}", "REDUCTION_REDUCERS": reducers}
 
-    def one(rank: int, size: int, **more: str) -> Worker:
+    def one(rank: int, size: int, *, python: str | None = None, **more: str) -> Worker:
         variables = {
             "REDUCTION_WORLD_SIZE": str(size),
             "STEPS": "1000000",
@@ -35,7 +34,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
             "OMP_NUM_THREADS": "1",
         }
         variables["REDUCTION_LOCAL_GROUP"] = "2"
-        running.append(Worker(tmp_path, rank, TORCHRUN, **(shared | variables | more)))
+        running.append(Worker(tmp_path, rank, torchrun(2, python=python), **(shared | variables | more)))
         return running[-1]
 
     one.stop = stop.touch
@@ -47,7 +46,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
 
 
 def rank_of(worker: Worker, local: int) -> int:
-    """Return the process of a local rank."""
+    """Return the process of a local rank, whose torchrun the real Python must run."""
     listed = subprocess.run(
         ["pgrep", "-P", str(worker.process.pid)], capture_output=True, text=True, check=True
     )
@@ -67,7 +66,7 @@ def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victim: int) -> None:
-    workers = [start(rank, 3, SKIPS="1") for rank in range(3)]
+    workers = [start(rank, 3, SKIPS="1", python=sys.executable if rank == 1 else None) for rank in range(3)]
     lost = workers[1]
     lost.wait_for(lambda line: line["step"] == 5)
     os.kill(rank_of(lost, victim), signal.SIGKILL)

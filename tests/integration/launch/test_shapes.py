@@ -59,7 +59,7 @@ def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, 
 
 
 def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
-    shapes, said = ended([*RUN, "--auto", "group", "--", *torchrun(2, python=sys.executable), SCRIPT])
+    shapes, said = ended([*RUN, "--auto", "group", "--", *torchrun(2), SCRIPT])
     assert {name: shape.digest for name, shape in shapes.items()} == {
         name: shape.digest for name, shape in over_gloo.items()
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import pytest
 from support.processes.children import environment
+from support.processes.warm import warm
 
 LINKS = 12
 EMBEDDED = """
@@ -48,7 +48,7 @@ with ReductionState([sys.argv[1]], job="few", rank=0, world_size=1, **settings) 
 
 def run(script, *arguments):
     ended = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [warm(), "-c", script, *arguments],
         capture_output=True,
         text=True,
         timeout=90,

@@ -146,9 +146,20 @@ class Roster:
                 self._retire(other)
         spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
         spare = [number for number in spare if self.links[number].phase is LinkPhase.RETIRED]
-        for address in sorted(wanted - {other.address for other in self.links}):
-            if spare:
-                number = spare.pop()
+        # One that went with an address that was given up comes again with it. One whose reducer is reached by another
+        # address does not.
+        retired = [other for other in self.links if other.phase is LinkPhase.RETIRED]
+        there = {other.incarnation for other in self.links if other.phase is not LinkPhase.RETIRED}
+        gone = {
+            other.address: other.id
+            for other in retired
+            if not other.incarnation or other.incarnation not in there
+        }
+        known = {other.address for other in self.links if other.id not in gone.values()}
+        for address in sorted(wanted - known):
+            if address in gone or spare:
+                number = gone[address] if address in gone else spare.pop()
+                self._free.discard(number)
                 self.links[number] = Link(number, address, parent=link.id)
             elif len(self.links) < LINKS_MAX:
                 self.links.append(Link(len(self.links), address, parent=link.id))
@@ -178,7 +189,9 @@ class Roster:
         raise error
 
     def on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
-        """Record that a stream has ended."""
+        """Record that a stream has ended, unless it is one that this rank has ended for good."""
+        if link.phase is LinkPhase.RETIRED:
+            return
         link.down(error, now)
         if self.alone_since is None and not self.up:
             self.alone_since = now

@@ -197,6 +197,20 @@ def test_a_job_that_starts_over_may_have_what_it_had():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT_BYTES_USUAL)
 
 
+def test_ranks_hear_of_the_end_of_a_job_whose_next_life_finds_no_room():
+    """It had more than its share of what others have left since."""
+    jobs = make_jobs(memory_limit_bytes=1 << 50)
+    for number, world_size in enumerate((4096, 2048)):
+        receive(jobs, number, join(0, world_size=world_size, group=f"group {number}"))
+    receive(jobs, 2, join(1, world_size=4096, group="group 0"))
+    receive(jobs, 3, join(0, world_size=1536, job="other"))
+    jobs.handle(Lost(0), 0.0)
+    actions = receive(jobs, 4, join(0, life=1, instance=NEW, world_size=4096, group="group 0"))
+    aborts = {action.stream: action.frame.code for action in actions if isinstance(action, Send)}
+    assert aborts == {2: StaleInstance.code, 4: ResourceExhausted.code}
+    assert {action.stream for action in actions if isinstance(action, Close)} == {2, 4}
+
+
 # ---- the same job again ----
 
 

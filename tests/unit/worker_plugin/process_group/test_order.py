@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from reduction.errors import WorkerLost
+from reduction.errors import ResourceExhausted, WorkerLost
 from torch.distributed import Work
 
+from worker_plugin.process_group.completions import completions
 from worker_plugin.process_group.order import Order
 from worker_plugin.tensors.futures import Future, fail
 
@@ -264,3 +265,17 @@ def test_in_a_forked_child_the_end_waits_for_nothing(order: Order, monkeypatch: 
     all_reduce(order, torch.ones(3))
     monkeypatch.setattr(os, "getpid", lambda: -1)
     order.wait()
+
+
+def test_a_barrier_that_no_thread_can_wait_for_fails_and_so_does_what_follows(
+    order: Order, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    all_reduce(order, torch.ones(3))
+    monkeypatch.setattr(completions, "submit", refuse)
+    with pytest.raises(ResourceExhausted, match="ulimit -u"):
+        order.barrier(inner.collective).wait()
+    with pytest.raises(ResourceExhausted, match="ulimit -u"):
+        order.delegate(inner.collective, torch.ones(1))

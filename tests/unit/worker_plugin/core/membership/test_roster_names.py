@@ -1,12 +1,12 @@
 """Reducers behind a DNS name: their addresses may change while the job runs."""
 
 import pytest
-from reduction.errors import ReducerUnavailable
+from reduction.errors import ReducerUnavailable, WorkerFailed
 from reduction.model import Welcome
 from support.scenes.rank_scene import CREDIT, Scene, incarnation, peers
 
 from worker_plugin.core.actions import Log, LookUp, Open, Send, Shut
-from worker_plugin.core.events import Found, Received, StreamLost
+from worker_plugin.core.events import Broke, Found, Received, StreamLost
 from worker_plugin.core.link import PATIENCE_S, LinkPhase
 from worker_plugin.core.membership import roster
 
@@ -128,6 +128,36 @@ def test_siblings_of_an_address_that_is_given_up_go_with_it():
         ("a:7", LinkPhase.UP),
         ("a:8", LinkPhase.RETIRED),
     ]
+
+
+def test_siblings_of_an_address_that_is_named_again_come_with_it():
+    """A DNS name may forget a host for a while; otherwise only one of its processes would be used from then on."""
+    scene = named("a")
+    scene.tick(0.0)
+    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
+    scene.tick(0.1)
+    scene.handle(Received(1, Welcome(incarnation("x"), CREDIT)), 0.2)
+    scene.lose("a", UNAVAILABLE, 1.0)
+    scene.handle(StreamLost(1, UNAVAILABLE), 1.0)
+    found(scene, "c:1", now=3.0)
+    found(scene, "c:1", "a:1", now=4.0)
+    assert dialled(scene.tick(4.0)) == ["c:1", "a:1"]
+    again = next(
+        link for link in scene.core.roster if link.address == "a:1" and link.phase is LinkPhase.OPENING
+    )
+    scene.handle(Received(again.id, Welcome(incarnation("a"), CREDIT, siblings=(7, 8))), 4.1)
+    assert dialled(scene.tick(4.2)) == ["a:7", "a:8"]
+
+
+def test_a_retired_address_stays_so_while_the_rank_fails():
+    scene = named("ab")
+    scene.tick(0.0)
+    scene.welcome("a")
+    scene.receive("b", Welcome(incarnation("a"), CREDIT))
+    scene.handle(Broke(WorkerFailed("an error of its own")), 0.5)
+    scene.handle(StreamLost(0, None), 1.0)
+    assert scene.core.roster[0].phase is LinkPhase.RETIRED
+    assert dialled(scene.tick(1.1)) == []
 
 
 def test_a_second_address_of_a_reducer_that_is_there_is_not_dialled_again():

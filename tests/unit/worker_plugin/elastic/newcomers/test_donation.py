@@ -377,7 +377,7 @@ def test_the_trees_do_not_change_with_the_training():
     train(ours, 3)
     theirs = make(1)
     submit = sums.member()
-    theirs.take(module.transfer.receive(submit)[0])
+    theirs.take(module.trees.receive(submit)[0])
     for a, b in zip(before["model"].values(), theirs.state()["model"].values(), strict=True):
         assert torch.equal(a, b)
     donation.abandon(WorkerLost("enough"))

@@ -79,7 +79,7 @@ _LOGGED = (Welcome, Start)
 
 
 class Owner(NamedTuple):
-    """Whose a stream is."""
+    """The owner of a stream."""
 
     label: JobLabel
     #: The name of the worker's host.
@@ -140,7 +140,7 @@ class Engine:
         self._firsts: dict[SlotKey, tuple[memoryview, int]] = {}
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
-        #: What peers can cause goes into the log through it.
+        #: Limits the rate of log lines that a peer can trigger.
         self.lines = Repeats(clock)
         self._journal = Journal(clock, self.lines)
         #: What `reducer serve --trace` keeps, None without it.

@@ -42,7 +42,7 @@ JOB_LINES_BURST = 12
 
 @dataclass(slots=True)
 class _Caller:
-    """Whose a stream is."""
+    """The owner of a stream."""
 
     #: The host that it comes from, as the kernel says; without the port, which differs for each connection.
     peer: str

@@ -77,7 +77,7 @@ class Client:
         ranks: the ranks that reduce together, and this rank's number among them.
         rendezvous: asked once, on a thread of its own.
         local_size: of how many processes each contribution is the sum.
-        host: how other ranks' errors call this one.
+        host: the name by which other ranks' errors refer to this one.
         announced_ranks: how rank 0 calls all ranks when it announces this communicator. Empty if
             another communicator is announced instead.
         goes_on: see `Identity.goes_on`.

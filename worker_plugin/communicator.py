@@ -1,4 +1,4 @@
-"""What a rank's communicator is asked, and what it can do, whatever is behind it."""
+"""The interface that every communicator implements, and what it is asked for."""
 
 from __future__ import annotations
 

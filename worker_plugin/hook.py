@@ -33,7 +33,7 @@ def reduction_hook(
       over all ranks, whatever `divide_by_initial_world_size` says.
     - DDP's Python reducer (`torch._dynamo.config.optimize_ddp = "python_reducer"`, which is for
       compiled autograd), with a gradient and its parameter; and FSDP1, with one flat gradient or
-      two. Both take no notice of what the hook returns, and would go on with gradients that nobody
+      two. Neither uses what the hook returns, and both would go on with gradients that nobody
       has averaged: ConfigError, at once.
     """
     if not isinstance(state, ReductionState):

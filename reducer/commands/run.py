@@ -47,7 +47,7 @@ _SECONDS = click.FloatRange(0, 1e9)
     help="What goes through the reducers (REDUCTION_AUTO): gradients of DistributedDataParallel modules, or all "
     "all-reduces of the process group, as HSDP, LocalSGD and hand-written ones need. FSDP over all ranks has none.",
 )
-@click.option("--no-auto", is_flag=True, help="Nothing but what the script itself sends there.")
+@click.option("--no-auto", is_flag=True, help="Reduce only what the script sends explicitly.")
 @click.option(
     "--cluster",
     metavar="TEXT",
@@ -57,7 +57,7 @@ _SECONDS = click.FloatRange(0, 1e9)
 @click.option(
     "--hosts",
     metavar="LIST",
-    help="Instead: hosts with workers in node order, such as 'gpu-{0..3}', in quotes.",
+    help="Alternative to --cluster: hosts with workers in node order, such as 'gpu-{0..3}', in quotes.",
 )
 @click.option("--reducer-hosts", metavar="LIST", help="Hosts with reducers, which are others.")
 @click.option(

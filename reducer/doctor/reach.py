@@ -88,7 +88,7 @@ def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
     except NoAnswer as error:
         return replace(seen, trouble=_why_no_answer(str(error), visit)), ()
     except MalformedFrame as error:
-        return replace(seen, trouble=f"its answer is none: {error}"), ()
+        return replace(seen, trouble=f"its answer is not a valid status: {error}"), ()
     seen = replace(
         seen,
         version=status.version,

@@ -50,7 +50,7 @@ def ask_to_drain(addresses: Sequence[str], timeout_s: float, access: StatusAcces
         except NoAnswer as error:
             return processes, str(error)
         except MalformedFrame as error:
-            return processes, f"its answer is none: {error}"
+            return processes, f"its answer is not a valid status: {error}"
 
     with ThreadPoolExecutor(LOOKS_AT_A_TIME) as pool:
         answers = dict(zip(addresses, pool.map(ask, addresses), strict=True))

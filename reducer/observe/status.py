@@ -138,7 +138,7 @@ def look_at(address: str, timeout_s: float, access: StatusAccess) -> Process:
     except NoAnswer as error:
         return Process(address, None, str(error))
     except MalformedFrame as error:
-        return Process(address, None, f"its answer is none: {error}")
+        return Process(address, None, f"its answer is not a valid status: {error}")
 
 
 def _unique(processes: Sequence[Process]) -> list[Process]:

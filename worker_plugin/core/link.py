@@ -105,7 +105,7 @@ class Link:
         return now >= self.up_since + PATIENCE_S
 
     def open(self) -> None:
-        """A dial begins."""
+        """Start dialling."""
         self.phase = LinkPhase.OPENING
         self.dials += 1
 

@@ -45,7 +45,7 @@ class BoundedStore:
     """One thread at a time. After a call that was too late all others raise the same error at once.
 
     Args:
-        raw: torch's. Whoever passes it on to torch sees to a limit himself.
+        raw: torch's. Callers that hand it to torch must enforce a limit of their own.
         config: has the limits.
     """
 

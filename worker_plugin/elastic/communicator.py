@@ -384,7 +384,7 @@ class Elastic:
         future.wait()
 
     def _look_for_replaced(self, client: Client, generation: Generation) -> None:
-        """Abandon a generation of which a worker has ended unseen, as the process says that was started in its place.
+        """Abandon a generation when a process reports that it replaces one of its workers, which ended unseen.
 
         Reducers tell of lost workers, but none may have been there at that moment.
         """

@@ -78,7 +78,7 @@ class Encoded(Encoding):
 
 
 class _RemoteRecorder(Recorder):
-    """Hands over what the rank's recorder keeps of no certain collective."""
+    """Forwards the records that belong to no particular collective."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(None)

@@ -48,7 +48,7 @@ class AllReducer:
             settings["timeout_s"] = members.timeout.total_seconds()
         group = RankGroup(members.rank, members.size, ranks, label, members.store)
         self.state = ReductionState.of_ranks(group, **settings)
-        #: Whose a tensor is that will be reduced, by the tensor: an `Origin`, if it is to get error feedback.
+        #: The `Origin` of each tensor about to be reduced that gets error feedback, keyed by the tensor.
         self.origins: Any = WeakIdKeyDictionary()
         _all_reducers.add(self)
 

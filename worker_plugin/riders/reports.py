@@ -35,8 +35,8 @@ class StepReport:
     step: int
     #: The ranks that called `skip_step`. The gradients of all ranks are NaN then.
     skipped: tuple[str, ...]
-    #: The ranks whose own gradient was not finite, and their first parameter of which that is so, in the order of the
-    #: backward pass. A gradient whose norm overflows float32 counts as not finite.
+    #: The ranks whose own gradient was not finite, and their first such parameter in the order of the backward
+    #: pass. A gradient whose norm overflows float32 counts as not finite.
     non_finite: Mapping[str, str]
     #: By how many seconds each rank handed each bucket over later than the first rank did, in the order of the backward
     #: pass. Ranks whose first pass it is are left out. On a GPU it is when work was queued, not when it was done.

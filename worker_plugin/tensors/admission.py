@@ -29,7 +29,7 @@ _OPS = (
 
 
 def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
-    """Return what to call this collective on the wire. Who gets an answer can copy the tensor and write to it.
+    """Return what to call this collective on the wire. A tensor that is accepted here can be copied and written to.
 
     Raises:
         ConfigError: it cannot be reduced; the message says what can.

@@ -151,7 +151,7 @@ class ParameterSlice:
 
     offset: int
     numel: int
-    #: None: nobody makes up for what is left out.
+    #: None: no error feedback.
     residual: Residual | None = None
 
 

@@ -1,4 +1,4 @@
-"""As what a tensor is sent."""
+"""How a tensor is represented on the wire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encoding_of(
     wire: WireFormat | None,
     slices: Sequence[ParameterSlice],
 ) -> tuple[DType, int, Encoding]:
-    """Return as what, with how many elements and how a tensor is sent.
+    """Return the wire dtype, the number of elements and the encoding of a tensor.
 
     Args:
         tensor: contiguous; of `dtype`, or float32 if that has 16 bits.

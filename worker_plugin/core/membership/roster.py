@@ -71,8 +71,8 @@ class Roster:
         #: Since when no reducer is reachable. Before the first was reached it counts from the first
         #: dial.
         self.alone_since: float | None = None
-        #: Since when all ranks are at some reducer. Other ranks than 0 do not know all: there,
-        #: since when rank 0 is.
+        #: Since when all ranks have been at some reducer. On other ranks than 0, which do not know of all: since when
+        #: rank 0 has.
         self.met_since: float | None = None
 
     def __iter__(self) -> Iterator[Link]:

@@ -122,7 +122,7 @@ def deliberate(hearing: Hearing) -> Advice:
     if hearing.lineage.number == 0 and not any(said.number for said in hearing.living):
         silent_since = hearing.silent_since
         if silent_since is not None and hearing.now < silent_since + hearing.join_timeout_s:
-            return Wait("the job's workers, of which nothing is heard any more")
+            return Wait("the job's workers, none of which can be heard any more")
         if hearing.has_taken:
             # Its model is in no state from which a new job could begin.
             return Refuse(
@@ -142,7 +142,7 @@ def deliberate(hearing: Hearing) -> Advice:
 
 
 def must_tell(generation: Generation, own: Worker, others: Iterable[Said]) -> bool:
-    """Whether a worker that joins a generation must say of which workers that consists.
+    """Whether a worker that joins a generation must announce which workers are in it.
 
     Somebody may look for a generation and not know this one. Of those who have joined it the first one says it, because
     if each did, the lists that go round would grow with the cube of the number of workers.

@@ -157,7 +157,7 @@ class ProcessSet:
 
 
 def _scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiply a tensor in place; integers in float64, and what is behind the point is cut."""
+    """Multiply a tensor in place; integers in float64, with the fraction truncated."""
     if factor != 1.0:
         tensor.copy_(tensor * factor if tensor.is_floating_point() else tensor.double() * factor)
 

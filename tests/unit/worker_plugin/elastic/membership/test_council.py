@@ -173,7 +173,7 @@ def test_of_a_job_that_is_not_heard_any_more_nobody_says_that_it_has_gone(has_ta
     heard = replace(hearing(said(0, "b"), said(1, "b"), said(2, "b")), has_taken=has_taken, silent_since=99.0)
     advice = deliberate(heard)
     assert isinstance(advice, Wait)
-    assert "of which nothing is heard any more" in advice.why
+    assert "none of which can be heard any more" in advice.why
     late = deliberate(replace(heard, now=99.0 + heard.join_timeout_s))
     assert isinstance(late, Refuse if has_taken else Propose)
 

@@ -21,9 +21,9 @@ STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 # import torch, forget it, and crash when it is imported again (coverage 7.17).
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
-# What runs without coverage, the longest test first. The unit tests of the benchmarks simulate whole jobs, which takes
-# minutes when traced.
-FIRST := tests/torch_suite/ tests/unit/benchmarks/
+# What runs without coverage, files that take minutes first. The unit tests of the benchmarks simulate whole jobs, which
+# takes minutes when traced.
+FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ tests/unit/benchmarks/
 OTHERS := $(FIRST) $(filter-out $(FIRST) tests/unit/ tests/support/,$(wildcard tests/*/))
 
 # Many tests wait, so more run at a time than there are cores. Those of a file share servers.

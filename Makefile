@@ -26,8 +26,9 @@ COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ tests/unit/benchmarks/
 OTHERS := $(FIRST) $(filter-out $(FIRST) tests/unit/ tests/support/,$(wildcard tests/*/))
 
-# Many tests wait, so more run at a time than there are cores. Those of a file share servers.
-PARALLEL ?= -n 3 --dist loadfile
+# Many tests wait, so more run at a time than there are cores. Those of a file share servers. By itself xdist runs files
+# with few tests last, which take longest here.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes load our code: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

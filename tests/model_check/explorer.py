@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -28,6 +29,17 @@ class Report:
     finals: set[str] = field(default_factory=set)
 
 
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Look for no garbage: states have no cycles, and it took a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_no_collections()
 def explore(
     start: Hashable,
     successors: Callable[[Hashable], Iterable[tuple[str, Hashable]]],
@@ -45,20 +57,6 @@ def explore(
         states_max: stop after this many states; states that were not expanded count as good.
         seconds_max: stop after so much time.
     """
-    gc.disable()  # states have no cycles, and to look for some took a quarter of the time
-    try:
-        return _explore(start, successors, is_goal, states_max, seconds_max)
-    finally:
-        gc.enable()
-
-
-def _explore(
-    start: Hashable,
-    successors: Callable[[Hashable], Iterable[tuple[str, Hashable]]],
-    is_goal: Callable[[Hashable], bool],
-    states_max: int,
-    seconds_max: float,
-) -> Report:
     began = time.monotonic()
     number = {start: 0}
     states = [start]

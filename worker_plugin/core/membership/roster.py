@@ -148,17 +148,16 @@ class Roster:
         spare = [number for number in spare if self.links[number].phase is LinkPhase.RETIRED]
         # One that went with an address that was given up comes again with it. One whose reducer is reached by another
         # address does not.
-        retired = [other for other in self.links if other.phase is LinkPhase.RETIRED]
-        there = {other.incarnation for other in self.links if other.phase is not LinkPhase.RETIRED}
-        gone = {
-            other.address: other.id
-            for other in retired
-            if not other.incarnation or other.incarnation not in there
+        there = {other.incarnation for other in self.links if other.phase is not LinkPhase.RETIRED} - {b""}
+        dialled = {
+            other.address
+            for other in self.links
+            if other.phase is not LinkPhase.RETIRED or other.incarnation in there
         }
-        known = {other.address for other in self.links if other.id not in gone.values()}
-        for address in sorted(wanted - known):
-            if address in gone or spare:
-                number = gone[address] if address in gone else spare.pop()
+        numbers = {other.address: other.id for other in self.links}
+        for address in sorted(wanted - dialled):
+            if address in numbers or spare:
+                number = numbers[address] if address in numbers else spare.pop()
                 self._free.discard(number)
                 self.links[number] = Link(number, address, parent=link.id)
             elif len(self.links) < LINKS_MAX:

@@ -115,13 +115,19 @@ def test_a_dial_to_an_address_that_is_given_up_is_ended():
     assert dialled(scene.tick(5.0)) == []
 
 
-def test_siblings_of_an_address_that_is_given_up_go_with_it():
+def without_the_first_of_three():
+    """A host of three processes: the one that is named has gone, its first sibling is there, the other is dialled."""
     scene = named("a")
     scene.tick(0.0)
     scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
     scene.tick(0.1)
     scene.handle(Received(1, Welcome(incarnation("x"), CREDIT)), 0.2)
     scene.lose("a", UNAVAILABLE, 1.0)
+    return scene
+
+
+def test_siblings_of_an_address_that_is_given_up_go_with_it():
+    scene = without_the_first_of_three()
     assert found(scene, "c:1", now=3.0) == [Shut(2)]
     assert [(link.address, link.phase) for link in scene.core.roster] == [
         ("c:1", LinkPhase.DOWN),
@@ -132,12 +138,7 @@ def test_siblings_of_an_address_that_is_given_up_go_with_it():
 
 def test_siblings_of_an_address_that_is_named_again_come_with_it():
     """A DNS name may forget a host for a while; otherwise only one of its processes would be used from then on."""
-    scene = named("a")
-    scene.tick(0.0)
-    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
-    scene.tick(0.1)
-    scene.handle(Received(1, Welcome(incarnation("x"), CREDIT)), 0.2)
-    scene.lose("a", UNAVAILABLE, 1.0)
+    scene = without_the_first_of_three()
     scene.handle(StreamLost(1, UNAVAILABLE), 1.0)
     found(scene, "c:1", now=3.0)
     found(scene, "c:1", "a:1", now=4.0)

@@ -157,7 +157,8 @@ class ReductionState(Riders):
         not wait for another.
 
         Raises:
-            ConfigError: the tensor or op cannot be reduced; nothing was issued.
+            ConfigError: the tensor or op cannot be reduced, or the job is elastic and `sync` comes first;
+                nothing was issued.
             ClosedError: after `close`.
             ReductionError: the communicator has failed before; the same error again.
             WorkerFailed: this rank could not issue it, out of memory for one; the communicator has
@@ -184,7 +185,7 @@ class ReductionState(Riders):
         Without it the first collective does so in the background, and a wrong address is found in
         the first backward pass, after the data was loaded. All ranks call it; one that does not is
         waited for until its first collective. Afterwards the first collective waits for nobody.
-        Idempotent; call it again after `restart`.
+        Idempotent; call it again after `restart`. In an elastic job `sync` does it.
 
         It blocks the calling thread, which may be any but the one that runs callbacks of futures.
         `close` in another thread or in a signal handler ends it with ClosedError.
@@ -660,6 +661,12 @@ class ReductionState(Riders):
             if self._is_closed:
                 raise ClosedError(CLOSED)
             if self._communicator is None:
+                if self.config.elastic and not model:
+                    # Newcomers are not part of the job yet, and the others could not compare the models.
+                    raise ConfigError(
+                        "this worker has not begun to take part in the elastic job: call state.sync(model, optimizer) "
+                        "before its first collective"
+                    )
                 self._communicator = self._connect(model)
             return self._communicator
 

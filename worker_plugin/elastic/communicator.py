@@ -144,11 +144,9 @@ class Elastic:
         return future
 
     def connect(self) -> None:
-        """Wait until this worker is in a generation that runs, or has found a job that can take it in later."""
+        """Wait until a generation runs with this worker in it. Not before `take_part` has begun."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_running or self._ending.final is not None or self._forming.finds_a_job
-            )
+            self._changed.wait_for(lambda: self._is_running or self._ending.final is not None)
             self._ending.check()
 
     def take_part(self, training: Training) -> None:

@@ -100,11 +100,6 @@ class Forming:
             if not said.is_gone and said.number == 0 and said.settings == settings
         ]
 
-    @property
-    def finds_a_job(self) -> bool:
-        """Whether some other worker is in a generation."""
-        return any(said.number for said in self._voice.others().values() if not said.is_gone)
-
     def replaced(self, generation: Generation) -> Worker | None:
         """Return a worker of a generation in whose place another process has been started, if there is one.
 

@@ -30,3 +30,23 @@ def test_steps_of_another_model_cannot_be_discarded(model):
         ConfigError, match=f"averages no gradients of the {type(model).__name__}: pass a module"
     ):
         ReductionState(wire_dtype="int8").discard_step(model)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda state: state.all_reduce(torch.ones(3)),
+        lambda state: state.connect(),
+        lambda state: state.should_stop(),
+        lambda state: state.trace("folder").__enter__(),
+    ],
+)
+def test_an_elastic_job_begins_with_sync(ask):
+    """A newcomer would wait for collectives that nobody else issues, and nothing would tell models apart."""
+    state = ReductionState(
+        ["127.0.0.1:1"], elastic=True, job="test", run="first", rank=0, world_size=2, join_timeout_s=1
+    )
+    with pytest.raises(ConfigError, match=r"call state.sync\(model, optimizer\) before its first collective"):
+        ask(state)
+    assert state.error is None
+    assert "not connected" in repr(state)

@@ -51,11 +51,6 @@ class NodeRank(Hierarchy):
         super().__init__(config)
         self._ending.wait()
 
-    def connect(self) -> None:
-        """Wait until the worker is in the job, or has found one that can take it in. All ranks call it."""
-        super().connect()
-        self.tell(torch.zeros(1, dtype=torch.uint8)).wait()
-
     def tell(self, message: torch.Tensor) -> Future:
         """Give all ranks of the node the first rank's bytes, in place. All of them call it in `sync`.
 

@@ -17,14 +17,15 @@ FRAMEWORKS := $(CURDIR)/.venv-frameworks
 DEPLOY := $(CURDIR)/.venv-deploy
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
-# What tests/unit must cover to the last branch. Folders: to find a package inside worker_plugin coverage would
-# import torch, forget it, and crash when it is imported again (coverage 7.17).
+# The fast suites, and what they must cover together to the last branch. Folders: to find a package inside
+# worker_plugin coverage would import torch, forget it, and crash when it is imported again (coverage 7.17).
+COVERING := tests/unit/ tests/property/ tests/conformance/
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
 
 # What runs without coverage, files that take minutes first. The unit tests of the benchmarks simulate whole jobs, which
 # takes minutes when traced.
 FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ tests/unit/benchmarks/
-OTHERS := $(FIRST) $(filter-out $(FIRST) tests/unit/ tests/support/,$(wildcard tests/*/))
+OTHERS := $(FIRST) $(filter-out $(FIRST) $(COVERING) tests/support/,$(wildcard tests/*/))
 
 # Many tests wait, so more run at a time than there are cores. Those of a file share servers. By itself xdist runs files
 # with few tests last, which take longest here.
@@ -50,8 +51,8 @@ demo: $(RUNTIME) ## Train a small model: 2 reducers, 4 workers, compared with pl
 demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo's ring side by side; under a minute.
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
-test: $(STAMP) ## Run tests/unit and check what it covers, then all other tests.
-	$(BIN)/pytest $(PARALLEL) tests/unit --ignore=tests/unit/benchmarks $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+test: $(STAMP) ## Run the fast tests and check what they cover, then all others.
+	$(BIN)/pytest $(PARALLEL) $(COVERING) --ignore=tests/unit/benchmarks $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(PARALLEL) $(OTHERS) $(ARGS)
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.

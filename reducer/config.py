@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
@@ -16,6 +16,7 @@ from reducer.resources.ports import LAST_PORT, PortRange, Ports
 DRAIN_TIMEOUT_S = 30.0
 #: Where a reducer serves unless it is told otherwise.
 DEFAULT_HOST = "127.0.0.1"
+LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
 #: The variables of workers that say the same, and where their tokens are. Commands that ask reducers read them too.
@@ -34,10 +35,11 @@ class ReducerConfig:
     #: Port for Prometheus on the same host, None for no metrics; 0 takes the last one of `port_range`. It
     #: answers for all processes.
     metrics_port: int | None = None
-    #: Number of this process, and the inherited descriptors by which the first process asks each of the others
-    #: for its metrics, or by which another one is asked (`reducer.observe.gathering`). None for a process that
-    #: is alone, and without metrics.
-    metrics_lines: tuple[int, tuple[int, ...]] | None = None
+    #: Number of this process.
+    number: int = 0
+    #: Inherited descriptors by which the first process asks each of the others for its metrics, or by which
+    #: another one is asked (`reducer.observe.gathering`).
+    metrics_lines: tuple[int, ...] = ()
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
     #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
@@ -72,7 +74,8 @@ class ReducerConfig:
     trace: str | None = None
     #: How long this reducer waits for its first job, in seconds; None if for ever.
     wait_for_job_s: float | None = None
-    #: How the log is written, one of LOG_FORMATS.
+    #: What is logged, one of LOG_LEVELS, and how, one of LOG_FORMATS.
+    log_level: str = "info"
     log_format: str = LOG_FORMATS[0]
 
     def __post_init__(self) -> None:
@@ -161,6 +164,32 @@ class ReducerConfig:
             split_address(self.bind)[1] if number == 0 else 0,
             self.data_port + number if self.data_port else 0,
             self.metrics_port if number == 0 else None,
+        )
+
+    def of_process(self, number: int, port: int, metrics_lines: tuple[int, ...]) -> ReducerConfig:
+        """Return the settings of one of several processes, whose ports its supervisor holds.
+
+        Args:
+            number: of the process, from 0.
+            port: of gRPC.
+            metrics_lines: see there.
+        """
+        ports, has_page = self.ports(number), self.page and number == 0
+        return replace(
+            self,
+            bind=self.address(port),
+            data_port=ports.data,
+            metrics_port=ports.metrics,
+            number=number,
+            metrics_lines=metrics_lines,
+            port_range=None,
+            page=has_page,
+            page_hosts=self.page_hosts if has_page else (),
+            processes=1,
+            memory_limit_bytes=self.memory_limit_bytes_each,
+            stop_with_stdin=False,
+            under_supervisor=True,
+            ports_are_held=True,
         )
 
     @property

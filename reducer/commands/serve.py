@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from reduction.discovery.cluster import DEFAULT_PORT
@@ -14,6 +18,7 @@ from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
 from reduction.process.launch import SETTINGS_PREFIX
 from reduction.process.place import link_mbit
+from reduction.values import from_json
 
 from reducer.commands import sources
 from reducer.commands.options import RenamedOption, security_options
@@ -22,6 +27,7 @@ from reducer.config import (
     DEFAULT_HOST,
     DRAIN_TIMEOUT_S,
     LOG_FORMATS,
+    LOG_LEVELS,
     ReducerConfig,
     split_address,
 )
@@ -36,6 +42,26 @@ log = logging.getLogger(__name__)
 EXIT_BIND = 3
 #: Exit code when no job came in time.
 EXIT_NO_JOB = 5
+#: Fields of ReducerConfig that have a unit in their name, by the options without.
+_FIELDS = {
+    "memory_limit": "memory_limit_bytes",
+    "link": "link_mbit",
+    "drain_timeout": "drain_timeout_s",
+    "exit_after_job": "exit_after_job_s",
+    "wait_for_job": "wait_for_job_s",
+}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+#: What reads the strings of fields that are none. Their errors are about the value, and say which option it is.
+_READ: dict[str, Callable[[str], Any]] = {
+    "port_range": PortRange.of,
+    "page_hosts": _names,
+    "link_mbit": partial(link_mbit, "--link"),
+}
 
 
 @click.command(
@@ -135,7 +161,7 @@ EXIT_NO_JOB = 5
 )
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(LOG_LEVELS),
     default="info",
     help="What goes to stderr.",
 )
@@ -160,37 +186,11 @@ EXIT_NO_JOB = 5
 @click.option(
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
 )
-@click.option("--under-supervisor", is_flag=True, hidden=True, allow_from_autoenv=False)
 @click.option("--ports-are-held", is_flag=True, hidden=True, allow_from_autoenv=False)
-@click.option("--metrics-lines", nargs=2, type=(int, str), hidden=True, allow_from_autoenv=False)
+@click.option("--under-supervisor", metavar="CONFIG", hidden=True, allow_from_autoenv=False)
 @click.pass_context
 def serve(
-    context: click.Context,
-    bind: str | None,
-    data_port: int,
-    metrics_port: int | None,
-    port_range: str | None,
-    page: bool,
-    page_hosts: str | None,
-    memory_limit: int | None,
-    processes: int | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tls_ca: str | None,
-    token_file: str | None,
-    insecure: bool,
-    link: str | None,
-    drain_timeout: float,
-    exit_after_job: float | None,
-    trace: str | None,
-    wait_for_job: float | None,
-    log_level: str,
-    log_format: str,
-    check: bool,
-    stop_with_stdin: bool,
-    under_supervisor: bool,
-    ports_are_held: bool,
-    metrics_lines: tuple[int, str] | None,
+    context: click.Context, /, bind: str | None, check: bool, under_supervisor: str | None, **options: Any
 ) -> None:
     """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes at once.
 
@@ -200,44 +200,25 @@ def serve(
     file. The command line counts first, then the variables, then the file.
     """
     from reducer.binding import BindError, check_host
-    from reducer.observe.log_lines import formatter
     from reducer.process.unused import NoJob
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter(log_format))
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    for text in sources.unknown_variables(context.command):
-        log.warning("%s", text)
-    given = {"processes": processes, "memory_limit_bytes": memory_limit}
     address = None
     try:
-        ports = None if port_range is None else PortRange.of(port_range)
-        address = own_address(bind, ports, os.environ)
+        if under_supervisor is not None:
+            config = from_json(ReducerConfig, json.loads(under_supervisor))
+            _log_as(config.log_level, config.log_format)
+            _serve(config)
+            return
+        _log_as(options["log_level"], options["log_format"])
+        for text in sources.unknown_variables(context.command):
+            log.warning("%s", text)
+        settings = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
+        for field, read in _READ.items():
+            if field in settings:
+                settings[field] = read(settings[field])
+        address = own_address(bind, settings.get("port_range"), os.environ)
         check_host(address.bind, split_address(address.bind)[0])
-        config = ReducerConfig(
-            bind=address.bind,
-            data_port=data_port,
-            metrics_port=metrics_port,
-            port_range=ports,
-            page=page,
-            page_hosts=tuple(filter(None, map(str.strip, (page_hosts or "").split(",")))),
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_ca=tls_ca,
-            token_file=token_file,
-            insecure=insecure,
-            link_mbit=0 if link is None else link_mbit("--link", link),
-            stop_with_stdin=stop_with_stdin,
-            under_supervisor=under_supervisor,
-            ports_are_held=ports_are_held,
-            metrics_lines=metrics_lines and (metrics_lines[0], tuple(map(int, metrics_lines[1].split()))),
-            drain_timeout_s=drain_timeout,
-            exit_after_job_s=exit_after_job,
-            trace=trace,
-            wait_for_job_s=wait_for_job,
-            log_format=log_format,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        config = ReducerConfig(bind=address.bind, **settings)
         if check:
             _check(config)
             found = {
@@ -247,7 +228,7 @@ def serve(
             }
             for line in sources.as_file(context, found):
                 click.echo(line)
-        elif processes == 1 and address.platform is None:
+        elif options["processes"] == 1 and address.platform is None:
             _serve(config)
         else:
             if address.platform is not None:
@@ -262,6 +243,14 @@ def serve(
     except NoJob as error:
         click.echo(f"reducer: {error}", err=True)
         sys.exit(EXIT_NO_JOB)
+
+
+def _log_as(level: str, form: str) -> None:
+    from reducer.observe.log_lines import formatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _serve(config: ReducerConfig) -> None:

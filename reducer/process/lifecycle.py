@@ -152,9 +152,8 @@ def _show(
     Raises:
         BindError: the port cannot be bound.
     """
-    number, descriptors = config.metrics_lines or (0, ())
-    lines = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-    exposition = Exposition(EngineCollector(sources, health.loop), number)
+    lines = [socket.socket(fileno=descriptor) for descriptor in config.metrics_lines]
+    exposition = Exposition(EngineCollector(sources, health.loop), config.number)
     port = config.ports().metrics
     if port is None:
         for line in lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import socket
@@ -14,8 +15,9 @@ from time import monotonic
 
 from reduction.process.launch import reducer_command
 from reduction.process.ready import ready_address
+from reduction.values import to_json
 
-from reducer.config import TLS_OPTIONS, ReducerConfig
+from reducer.config import ReducerConfig
 from reducer.process.messages import DRAIN, UNUSED, USED, siblings_line
 
 log = logging.getLogger(__name__)
@@ -84,15 +86,17 @@ class ServingProcess:
             OSError: the process cannot be started.
         """
         command, environment = reducer_command(Path(__file__).parents[2])
+        lines = tuple(line.fileno() for line in self._lines)
+        config = self._config.of_process(self.number, self.port, lines)
         # A session of its own: Ctrl-C is for the supervisor.
         self._process = process = await asyncio.create_subprocess_exec(
             *command,
-            *self._arguments(),
+            *("serve", "--under-supervisor", json.dumps(to_json(config))),
             stdin=PIPE,
             stdout=PIPE,
             start_new_session=True,
             env=environment,
-            pass_fds=self._line_numbers,
+            pass_fds=lines,
         )
         assert process.stdout is not None
         if self._is_draining:
@@ -158,36 +162,3 @@ class ServingProcess:
             self._jobs = line == USED
         elif line == DRAIN:
             self._ask_to_drain()
-
-    @property
-    def _line_numbers(self) -> list[int]:
-        return [line.fileno() for line in self._lines]
-
-    def _arguments(self) -> list[str]:
-        config, ports = self._config, self._config.ports(self.number)
-        arguments = ["serve", "--bind", self.address, "--processes", "1", "--under-supervisor"]
-        arguments += ["--ports-are-held"]
-        arguments += ["--memory-limit", str(config.memory_limit_bytes_each)]
-        arguments += ["--drain-timeout", str(config.drain_timeout_s)]
-        arguments += ["--log-level", logging.getLevelName(logging.getLogger().level).lower()]
-        arguments += ["--log-format", config.log_format]
-        arguments += ["--insecure"] if config.insecure else []
-        arguments += ["--link", f"{config.link_mbit}M"] if config.link_mbit else []
-        paths = (config.tls_cert, config.tls_key, config.tls_ca, config.token_file)
-        for option, path in zip((*TLS_OPTIONS, "--token-file"), paths, strict=True):
-            arguments += [option, path] if path is not None else []
-        arguments += ["--trace", config.trace] if config.trace is not None else []
-        arguments += ["--data-port", str(ports.data)] if ports.data else []
-        arguments += ["--metrics-port", str(ports.metrics)] if ports.metrics else []
-        arguments += ["--page"] if config.page and self.number == 0 else []
-        arguments += (
-            ["--page-hosts", ",".join(config.page_hosts)] if config.page_hosts and self.number == 0 else []
-        )
-        if self._lines:
-            arguments += ["--metrics-lines", str(self.number), " ".join(map(str, self._line_numbers))]
-        for option, seconds in (
-            ("--exit-after-job", config.exit_after_job_s),
-            ("--wait-for-job", config.wait_for_job_s),
-        ):
-            arguments += [option, str(seconds)] if seconds is not None else []
-        return arguments

@@ -1,9 +1,12 @@
 """The reducer's settings, checked when they are made."""
 
+import json
+
 import pytest
 from reduction.errors import ConfigError
 from reduction.limits import PROCESSES_MAX
 from reduction.security.tls import TlsFiles
+from reduction.values import from_json, to_json
 
 from reducer.config import DRAIN_TIMEOUT_S, ReducerConfig, complete_address, split_address
 from reducer.resources.allowance import default_memory_limit, default_processes
@@ -29,6 +32,29 @@ def test_processes_share_the_memory():
         given = {} if limit is None else {"memory_limit_bytes": limit}
         config = ReducerConfig(bind="127.0.0.1:0", processes=3, **given)
         assert config.memory_limit_bytes_each == (limit or default_memory_limit()) // 3
+
+
+def test_each_process_gets_its_own_part_of_the_settings():
+    """As its supervisor hands them over, in JSON."""
+    config = ReducerConfig(
+        **{"bind": "0.0.0.0:7000", "port_range": PortRange(7000, 7009), "metrics_port": 0, **TLS},
+        **{"page": True, "page_hosts": ("a", "b"), "processes": 2, "memory_limit_bytes": 1001},
+        **{"link_mbit": 100, "drain_timeout_s": 5, "exit_after_job_s": 1.5, "wait_for_job_s": 2.5},
+        **{"token_file": "t", "insecure": True, "stop_with_stdin": True, "trace": "d", "log_format": "json"},
+    )
+    first, second = (config.of_process(number, 7000 + 2 * number, (number + 3,)) for number in range(2))
+    for one in (first, second):
+        assert from_json(ReducerConfig, json.loads(json.dumps(to_json(one)))) == one
+        assert (one.processes, one.memory_limit_bytes, one.port_range) == (1, 500, None)
+        assert (one.under_supervisor, one.ports_are_held, one.stop_with_stdin) == (True, True, False)
+        same = ("tls", "token_file", "insecure", "link_mbit", "drain_timeout_s", "exit_after_job_s")
+        same += ("wait_for_job_s", "trace", "log_level", "log_format")
+        assert [getattr(one, name) for name in same] == [getattr(config, name) for name in same]
+    assert (first.bind, first.data_port, first.metrics_port) == ("0.0.0.0:7000", 7001, 7009)
+    assert (second.bind, second.data_port, second.metrics_port) == ("0.0.0.0:7002", 7003, None)
+    assert (first.page, first.page_hosts) == (True, ("a", "b"))
+    assert (second.page, second.page_hosts) == (False, ())
+    assert (second.number, second.metrics_lines) == (1, (4,))
 
 
 def test_more_processes_than_by_default():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import ProcessGroup, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.client import Client
-from worker_plugin.communicator import ABORTED, CLOSED, Communicator, Request
+from worker_plugin.communicator import Communicator, Request
 from worker_plugin.config import AllSettings, PluginConfig, Settings, build, check_files
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
@@ -39,6 +39,7 @@ from worker_plugin.elastic.node.meeting import local_ranks
 from worker_plugin.elastic.node.steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
 from worker_plugin.hierarchy.rail import Rails
+from worker_plugin.lifetime import Lifetime
 from worker_plugin.process import log_setup
 from worker_plugin.riders.methods import Riders
 from worker_plugin.riders.stopping import is_asked
@@ -46,7 +47,7 @@ from worker_plugin.settings import rows
 from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback, Origin
-from worker_plugin.tensors.futures import Future, outcome_after, raise_again
+from worker_plugin.tensors.futures import Future, outcome_after
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 
@@ -108,6 +109,7 @@ class ReductionState(Riders):
             raise ConfigError("an elastic job needs no process group and no store: leave them out")
         self._process_group = process_group
         self._on_change: list[OnChange] = []
+        _states.add(self)
         self._reset()
 
     @classmethod
@@ -118,22 +120,12 @@ class ReductionState(Riders):
         state._given = ranks
         return state
 
-    #: What happens when this state is dropped; until then it keeps the communicator.
-    _dropping: weakref.finalize[..., Any] | None = None
-
     def _reset(self) -> None:
-        if self._dropping is not None:
-            self._dropping.detach()
-        self._pid = os.getpid()
-        self._lock = threading.RLock()  # a signal handler may close
+        self._lifetime = Lifetime()
         #: Found when it is first needed: torch.distributed may be initialised after the state is
         #: made.
         self._group: RankGroup | None = None
         self._modules = Modules()
-        self._communicator: Communicator | None = None
-        #: What ended it before the communicator could.
-        self._failure: ReductionError | None = None
-        self._is_closed = False
         self._feedback = ErrorFeedback()
         self._numbers = Numbers()
         #: For an elastic job: what happens between two steps, and which parameters got gradients.
@@ -231,13 +223,7 @@ class ReductionState(Riders):
         failure = _failure_of(error)
         if isinstance(failure, ClosedError):
             return failure
-        communicator = None
-        with self._lock:
-            with contextlib.suppress(ReductionError):  # or there is nobody to tell
-                communicator = self._connected()
-            self._failure = self._failure or failure
-        if communicator is not None:
-            communicator.abandon(failure)
+        self._lifetime.fail(failure, self._make)
         return failure
 
     def check_module(self, module: DistributedDataParallel) -> None:
@@ -246,14 +232,13 @@ class ReductionState(Riders):
         Raises:
             ConfigError: the module averages over other ranks than this state is for.
         """
-        with self._lock:
-            if self.config.elastic:
-                ranks = local_ranks(self.config)
-                check_alone(module, 1 if ranks is None else ranks.size)
-                self._modules.add(module)
-                self._used.watch(module)
-            else:
-                self._group = self._modules.check(module, self._ranks())
+        if self.config.elastic:
+            ranks = local_ranks(self.config)
+            check_alone(module, 1 if ranks is None else ranks.size)
+            self._modules.add(module)
+            self._used.watch(module)
+        else:
+            self._group = self._modules.check(module, self._ranks())
 
     def add_module(self, module: torch.nn.Module) -> None:
         """Add a module whose gradients `all_reduce_of` will get; one inside of another after that one."""
@@ -391,11 +376,10 @@ class ReductionState(Riders):
 
         It is always kept. None before the first collective, and in a forked child. From any thread.
         """
-        communicator = self._communicator if self._pid == os.getpid() else None
-        if communicator is None or communicator.recorder is None:
+        if (kept := self._recorder) is None:
             return None
-        error = communicator.error
-        return communicator.recorder.record("" if error is None else str(error))
+        error = self.error
+        return kept.record("" if error is None else str(error))
 
     # ---- elastic jobs ----
 
@@ -434,7 +418,7 @@ class ReductionState(Riders):
             self._used.check()
             training = Training(model, optimizer, extra or {})
             if self._steps is None:
-                communicator = self._connected(describe(model))
+                communicator = self._lifetime.open(partial(self._make, describe(model)))
                 self._steps = make_steps(communicator, self.config, self._on_change)
             return self._steps.sync(training)
         except ReductionError:
@@ -526,8 +510,7 @@ class ReductionState(Riders):
         `exposed_s`, if DDP has measured it: how long the latest step that it has measured waited for
         collectives after its own computations. DDP measures few steps unless it is asked for more.
         """
-        communicator = self._communicator if self._pid == os.getpid() else None
-        kept = None if communicator is None else communicator.recorder
+        communicator, kept = self._communicator, self._recorder
         config, group = self.config, self._group
         rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
         found: dict[str, float] = {
@@ -556,9 +539,7 @@ class ReductionState(Riders):
         ClosedError is what the user asked for. An error that came first stays here after `close`,
         until `restart`.
         """
-        if self._pid != os.getpid():
-            return None
-        return (self._communicator.error if self._communicator is not None else None) or self._failure
+        return self._lifetime.error
 
     def close(self) -> None:
         """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
@@ -567,14 +548,8 @@ class ReductionState(Riders):
         after an error it does not wait. Before that it waits until all ranks have asked `should_stop` as often as
         this one.
         """
-        if self._pid != os.getpid():
-            return  # a forked child: the communicator is its parent's
         self._stopping.settle()
-        with self._lock:
-            self._is_closed = True
-            communicator = self._communicator
-        if communicator is not None:
-            communicator.close()
+        self._lifetime.close()
 
     def abort(self) -> None:
         """End it now, here and on all other ranks, and wait for nothing; any thread.
@@ -585,14 +560,7 @@ class ReductionState(Riders):
         `close_timeout_s`, in the background, if it has issued a collective. Then the others wait for
         it as for any that has not come. Idempotent; nothing happens after `close`.
         """
-        if self._pid != os.getpid():
-            return  # a forked child: the communicator is its parent's
-        with self._lock:
-            is_first, self._is_closed = not self._is_closed, True
-            communicator = self._communicator
-        if communicator is not None and is_first:
-            communicator.abandon(ClosedError(ABORTED))
-            communicator.begin_close()
+        self._lifetime.abort()
 
     def restart(self) -> None:
         """Make the state as good as a new one, after an error: the next collective makes a new communicator.
@@ -610,19 +578,11 @@ class ReductionState(Riders):
         config, group = self.config, self._group
         rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
         where = "rank ?" if rank is None else f"rank {rank}"
-        communicator = self._communicator if self._pid == os.getpid() else None
+        communicator = self._communicator
         job = config.job if communicator is None else communicator.job or config.job
         of = "?" if size is None else size
         named = "no job name yet" if job is None else f"job {job!r}"
-        return f"<ReductionState: {named}, {where} of {of}, {self._life}>"
-
-    @property
-    def _life(self) -> str:
-        if (error := self.error) is not None:
-            return f"failed ({type(error).__name__})"
-        if self._pid != os.getpid() or (self._communicator is None and not self._is_closed):
-            return "not connected"
-        return "closed" if self._is_closed else "open"
+        return f"<ReductionState: {named}, {where} of {of}, {self._lifetime}>"
 
     def __enter__(self) -> ReductionState:
         return self
@@ -651,24 +611,15 @@ class ReductionState(Riders):
         self._process_group = None
         self._given = None
         self._on_change = []
+        _states.add(self)
         self._reset()
 
-    def _connected(self, model: str = "") -> Communicator:
-        if self._pid != os.getpid():
-            self._reset()  # forked: this process makes its own communicator
-        with self._lock:
-            raise_again(self._failure)
-            if self._is_closed:
-                raise ClosedError(CLOSED)
-            if self._communicator is None:
-                if self.config.elastic and not model:
-                    # Newcomers are not part of the job yet, and the others could not compare the models.
-                    raise ConfigError(
-                        "this worker has not begun to take part in the elastic job: call state.sync(model, optimizer) "
-                        "before its first collective"
-                    )
-                self._communicator = self._connect(model)
-            return self._communicator
+    def _connected(self) -> Communicator:
+        return self._lifetime.open(self._make)
+
+    @property
+    def _communicator(self) -> Communicator | None:
+        return self._lifetime.communicator
 
     def _ranks(self) -> RankGroup:
         if self._group is None:
@@ -676,22 +627,21 @@ class ReductionState(Riders):
             self._group = given or find_group(config.rank, config.world_size, self._process_group)
         return self._group
 
-    def _connect(self, model: str) -> Communicator:
+    def _make(self, model: str = "") -> Communicator:
+        if self.config.elastic and not model:
+            # A newcomer is no part of the job yet, and the others could not compare the models.
+            raise ConfigError(
+                "this worker has not begun to take part in the elastic job: call state.sync(model, optimizer) before "
+                "its first collective"
+            )
         try:
-            communicator = self._make(model)
+            return make_communicator(self.config, model) if self.config.elastic else self._make_fixed()
         except (RuntimeError, OSError, MemoryError) as error:
             if shortage(error):
                 raise _failure_of(error) from error
             raise
-        # A state that is dropped without close() leaves in the background, after its collectives;
-        # one that is kept, at exit.
-        self._dropping = weakref.finalize(self, communicator.leave)
-        self._dropping.atexit = False
-        return communicator
 
-    def _make(self, model: str) -> Communicator:
-        if self.config.elastic:
-            return make_communicator(self.config, model)
+    def _make_fixed(self) -> Communicator:
         ranks, local_group = self._ranks(), self.config.local_group
         rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size, ranks.label)
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
@@ -714,5 +664,20 @@ def _failure_of(error: Exception) -> ReductionError:
     failure.__cause__ = error
     return failure
 
+
+#: Those of this process.
+_states: weakref.WeakSet[ReductionState] = weakref.WeakSet()
+#: Of the process that this one was forked from: to drop them would leave in its name.
+_inherited: list[Lifetime] = []
+
+
+def _forget() -> None:
+    """Make all states as good as new: their communicators are those of the process that this one was forked from."""
+    for state in list(_states):
+        _inherited.append(state._lifetime)
+        state._reset()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 ReductionState.__doc__ = rows.document(ReductionState.__doc__, rows.rows(PluginConfig))

@@ -16,6 +16,7 @@ from support.network.certificates import Authority
 from support.processes.children import environment
 from support.processes.doctors import Doctors
 from support.processes.reducers import status_of
+from support.processes.warm import warm
 from support.training.checked import train_until_told
 
 from benchmarks.lab.hosts import LOOPBACK
@@ -28,7 +29,7 @@ QUICK = ("--no-rates", "--timeout", "3")
 
 def doctor(*arguments: str, **more: str) -> tuple[int, str]:
     """Return the exit code, and the output in one line of words, which is at most 80 columns wide."""
-    command = [sys.executable, "-m", "reducer", "doctor", *arguments]
+    command = [warm("reducer"), "-m", "reducer", "doctor", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment(**more), check=False
     )
@@ -38,7 +39,7 @@ def doctor(*arguments: str, **more: str) -> tuple[int, str]:
 
 
 def document(*arguments: str) -> dict:
-    command = [sys.executable, "-m", "reducer", "doctor", "--json", *arguments]
+    command = [warm("reducer"), "-m", "reducer", "doctor", "--json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
     return json.loads(done.stdout)
 
@@ -165,7 +166,7 @@ def test_a_stopped_reducer(serve, stopped):
 
 def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
     reducer = serve()
-    command = [sys.executable, "-m", "reducer", "doctor", reducer.address, "--timeout", "3"]
+    command = [warm("reducer"), "-m", "reducer", "doctor", reducer.address, "--timeout", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as running:
         # The first time it only looks.
         until(lambda: reducer.log.text.count("join job=doctor-") == 2, "the measurement", 40.0)

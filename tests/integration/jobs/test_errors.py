@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 
@@ -40,6 +39,7 @@ from reduction.model import (
 )
 from reduction.v1 import reduction_pb2 as pb
 from support.network.raw import ID, RawStream, join
+from support.processes.warm import warm
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -476,7 +476,7 @@ def test_ddp_after_a_failure(healthy, ranks, reducers, job):
 
 
 def reducer_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reducer", *arguments]
+    command = [warm("reducer"), "-m", "reducer", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
@@ -598,7 +598,7 @@ def test_status_of_several_addresses_of_which_one_is_silent(serve, free_port):
 
 def test_status_is_watched_until_ctrl_c(serve):
     reducer = serve()
-    command = [sys.executable, "-m", "reducer", "status", "--json", "--watch", "0.01", reducer.address]
+    command = [warm("reducer"), "-m", "reducer", "status", "--json", "--watch", "0.01", reducer.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
         watching.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ import pytest
 from reduction.errors import ConfigError
 from support.processes.children import environment
 from support.processes.reducers import looked_at
+from support.processes.warm import warm
 
 # ---- in the ranks ----
 
@@ -100,7 +101,7 @@ def test_status_takes_the_same_texts(reducers, tmp_path):
     ],
 )
 def test_status_of_nothing(text, code, message):
-    command = [sys.executable, "-m", "reducer", "status", "--timeout", "0.1", text]
+    command = [warm("reducer"), "-m", "reducer", "status", "--timeout", "0.1", text]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert message in ended.stderr

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
 
 import pytest
 from support.planes import ANY_PLANE
 from support.processes.children import children_of, is_gone
 from support.processes.reducers import status_of
+from support.processes.warm import warm
 from support.training.checked import train_until_told
 
 OPERATOR, OURS = "0perator" * 6, "0urs" * 12
@@ -26,7 +26,7 @@ def hold(rank, reducers, job, settings):
 
 def drain(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "reducer", "drain", *arguments],
+        [warm("reducer"), "-m", "reducer", "drain", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,

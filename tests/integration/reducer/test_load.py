@@ -32,12 +32,8 @@ def rss_bytes(pid: int) -> int:
 
 
 def test_a_reducer_takes_all_descriptors_that_it_may_have(serve):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    try:
-        reducer = serve()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reducer = serve(before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)))
     wanted = 2 * Limits().connections
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     assert resource.prlimit(reducer.pid, resource.RLIMIT_NOFILE) == (allowed, hard)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 
 from support.network.certificates import Authority
 from support.processes.children import environment
+from support.processes.warm import warm
 from support.training.checked import train_until_told
 
 A, B = "0urs" * 8, "the1rs" * 6
@@ -15,7 +15,7 @@ A, B = "0urs" * 8, "the1rs" * 6
 
 def accepts(address: str, *options: str) -> bool:
     """Whether the process at an address answers who shows these options."""
-    command = [sys.executable, "-m", "reducer", "status", "--json", address, *options]
+    command = [warm("reducer"), "-m", "reducer", "status", "--json", address, *options]
     return subprocess.run(command, capture_output=True, timeout=60, env=environment()).returncode == 0
 
 

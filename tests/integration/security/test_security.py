@@ -20,6 +20,7 @@ from support.network.channels import NO_PROXY
 from support.network.raw import RawStream, join
 from support.processes.children import environment
 from support.processes.reducers import reducer_command, status_of
+from support.processes.warm import warm
 from support.training.checked import train_until_told
 
 #: Longer than any test: a rank that is refused must fail without waiting for it.
@@ -85,7 +86,7 @@ def token_file(tmp_path):
 
 
 def status_command(*arguments):
-    command = [sys.executable, "-m", "reducer", "status", *arguments]
+    command = [warm("reducer"), "-m", "reducer", "status", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from reduction.process.ready import NotReady, close, wait_until_ready
 from support.processes.children import START_S, Log, environment
+from support.processes.warm import WarmProcess, warm
 
 
 def reducer_command(*arguments: str) -> str:
     """Return what the `reducer` command prints."""
-    command = [sys.executable, "-m", "reducer", *arguments]
+    command = [warm("reducer"), "-m", "reducer", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
@@ -42,21 +43,26 @@ class Reducer:
         leash: bool = True,
         before: Callable[[], None] | None = None,
     ) -> None:
-        """Start it; `before` is called in the new process."""
+        """Start it; with `before`, which is called in the new process, it is no fork of another one."""
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
+        arguments = ["-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
         if leash:
-            command.append("--stop-with-stdin")
+            arguments.append("--stop-with-stdin")
+        stdin = subprocess.PIPE if leash else subprocess.DEVNULL
+        self.process: subprocess.Popen[str] | WarmProcess
         with self.log.path.open("w") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE if leash else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment(),
-                preexec_fn=before,
-            )
+            if before is None:
+                self.process = WarmProcess("reducer", arguments, stdin=stdin, stderr=log, env=environment())
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, *arguments],
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env=environment(),
+                    preexec_fn=before,
+                )
         try:
             self.address = wait_until_ready(self.process, START_S)
         except NotReady as error:

@@ -1,8 +1,12 @@
-"""A `python` whose processes are forks of one that has loaded torch, since loading it takes three seconds.
+"""A `python` whose processes are forks of one that has loaded what they need, since that is most of what they do.
 
-`warm()` returns a command that takes the arguments of `python`. A process that it starts is as if started by the real
-one: its variables, folder, descriptors 0 to 2, signals, exit code, and the end of its interpreter; nothing of ours is
-loaded before. There `sys.executable` is this command too, so that torchrun starts its ranks in the same way.
+`warm()` returns a command that takes the arguments of `python`, for scripts with torch, which takes three seconds to
+load. A process that it starts is as if started by the real one: its variables, folder, descriptors 0 to 2, signals,
+exit code, and the end of its interpreter; nothing of ours is loaded before. There `sys.executable` is this command too,
+so that torchrun starts its ranks in the same way.
+
+`warm("reducer")` has loaded all that `reducer serve` and `reducer status` need, and no torch. Its processes have the
+real `sys.executable`. `WarmProcess` starts one without the command, and knows the pid of the process itself.
 
 What /proc says of such a process (its command, variables, parent, limits) is not its own: a test that looks there
 starts the real `python`. The command becomes that itself where it cannot pass everything on: other options or
@@ -28,10 +32,22 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-_PRELOADED = ("multiprocessing.spawn", "numpy", "torch._dynamo", "torch.distributed.run", "torch.nn.parallel")
+import numpy as np
+
+_PRELOADED = {
+    "torch": (
+        "multiprocessing.spawn",
+        "numpy",
+        "torch._dynamo",
+        "torch.distributed.run",
+        "torch.nn.parallel",
+    ),
+    "reducer": ("reducer.commands.serve", "reducer.commands.status", "reducer.process.lifecycle", "uvloop"),
+}
 _CALL_BYTES_MAX = 1 << 17
 
 #: The command. It has to start fast: without `site`, and with few modules.
@@ -64,6 +80,7 @@ for number in signals:
     signal.signal(number, lambda number, _: server.send(bytes([number])))
 call = arguments, is_unbuffered, ignored, dict(os.environ), os.getcwd()
 socket.send_fds(server, [json.dumps(call).encode()], [0, 1, 2])
+server.recv(4)  # its pid
 signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 os.closerange(0, 3)
 code = int.from_bytes(server.recv(4) or b"\\x01", "big", signed=True)
@@ -86,7 +103,7 @@ class _Call(NamedTuple):
 
 
 @functools.cache
-def warm() -> str:
+def warm(kind: str = "torch") -> str:
     """Return the path of the command; its server starts when this is first called."""
     folder = tempfile.mkdtemp(prefix="warm-")
     command = Path(folder, "python")
@@ -96,13 +113,16 @@ def warm() -> str:
         )
     )
     command.chmod(stat.S_IRWXU)
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    variables |= {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "ERROR"}  # as `reducer serve` has them
+    executable = str(command) if kind == "torch" else sys.executable
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"{folder}/socket")
         listener.listen(100)
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno()), str(command)],
+            [sys.executable, __file__, str(listener.fileno()), executable, *_PRELOADED[kind]],
             stdin=subprocess.PIPE,
-            env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
+            env=os.environ | variables,
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
@@ -115,6 +135,71 @@ def warm() -> str:
         shutil.rmtree(folder)
 
     return str(command)
+
+
+class WarmProcess:
+    """A process of `warm(kind)`; used like a `subprocess.Popen`. It is killed if this process ends before it."""
+
+    def __init__(
+        self, kind: str, arguments: Sequence[str], *, stdin: int, stderr: IO[str], env: dict[str, str]
+    ) -> None:
+        """Start it, with a pipe for its stdout.
+
+        Args:
+            kind: see `warm`.
+            arguments: of `python`.
+            stdin: PIPE or DEVNULL.
+            stderr: a file.
+            env: its variables.
+        """
+        reading, writing = os.pipe()
+        #: What it writes to stdout.
+        self.stdout: IO[str] = os.fdopen(reading)
+        self.stdin: IO[str] | None = None
+        if stdin == subprocess.PIPE:
+            theirs, ours = os.pipe()
+            self.stdin = os.fdopen(ours, "w")
+        else:
+            theirs = os.open(os.devnull, os.O_RDONLY)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._server.connect(str(Path(warm(kind)).with_name("socket")))
+        call = _Call(list(arguments), is_unbuffered=False, ignored=[], variables=env, folder=os.getcwd())
+        socket.send_fds(self._server, [json.dumps(call).encode()], [theirs, writing, stderr.fileno()])
+        os.close(theirs)
+        os.close(writing)
+        self.args = arguments
+        self.pid = int.from_bytes(self._server.recv(4), "big")
+        #: None while it runs.
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; return its exit code."""
+        if self.returncode is None:
+            if not select.select([self._server], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int.from_bytes(self._server.recv(4), "big", signed=True)
+            self._server.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 # ---- the server ----
@@ -148,6 +233,7 @@ def _keep(connection: socket.socket) -> _Call:
         return _Call(*json.loads(data))
     for descriptor in (*descriptors, 0, 1, 2):
         os.close(descriptor)
+    connection.send(pid.to_bytes(4, "big"))
     ended = os.pidfd_open(pid)
     while True:
         if ended in select.select([connection, ended], [], [])[0]:
@@ -160,11 +246,8 @@ def _keep(connection: socket.socket) -> _Call:
             os._exit(0)
 
 
-def _become(call: _Call, command: str, paths: list[str]) -> None:
+def _become(call: _Call, executable: str, paths: list[str]) -> None:
     """Run what was called for, as the interpreter would."""
-    import numpy as np
-    import torch
-
     first, *rest = call.arguments
     os.chdir(call.folder)
     os.environ.clear()
@@ -177,9 +260,10 @@ def _become(call: _Call, command: str, paths: list[str]) -> None:
     here = {"-c": "", "-m": call.folder}.get(first) or os.path.dirname(os.path.realpath(first))
     more = filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [here, *more, *paths]
-    sys.executable = command
+    sys.executable = executable
     np.random.seed()
-    if call.variables.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
+    torch = sys.modules.get("torch")
+    if torch is not None and call.variables.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
         torch._import_device_backends()
     if first == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
@@ -194,7 +278,7 @@ def _become(call: _Call, command: str, paths: list[str]) -> None:
 
 if __name__ == "__main__":
     _paths = sys.path[1:]
-    for _name in _PRELOADED:
+    for _name in sys.argv[3:]:
         importlib.import_module(_name)
     gc.collect()
     gc.freeze()

@@ -38,7 +38,7 @@ from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.core.events import Broke, Close, Connect, Leave, NoFallback
 from worker_plugin.core.flow import credit
-from worker_plugin.core.rank import Identity
+from worker_plugin.core.identity import Identity
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup

@@ -43,7 +43,8 @@ from worker_plugin.core.actions import (
     Throttle,
 )
 from worker_plugin.core.events import Broke, Event, FellBack, Found, Issued, Received, StreamLost, Tick
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 from worker_plugin.discovery.addresses import NO_SOURCES, Finder, Sources
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.transfer import Transfer

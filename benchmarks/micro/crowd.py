@@ -24,7 +24,8 @@ from reducer.core import events as reducer_events
 from reducer.core.jobs import Jobs
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 
 #: A host name as cloud machines have it; longer names make longer frames.
 HOST = "ip-10-0-113-27.ec2.internal"

@@ -32,7 +32,8 @@ from reducer.planner.formulas import OVERHEAD
 from worker_plugin.core import actions as rank_actions
 from worker_plugin.core import events as rank_events
 from worker_plugin.core.flow import credit
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 
 #: Bytes of a control frame.
 CONTROL_BYTES = 200

@@ -39,7 +39,8 @@ from worker_plugin.core.actions import (
     Store,
 )
 from worker_plugin.core.events import Close, Event, Issued, Received, StreamLost, Tick
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 from worker_plugin.transports.destinations import Destinations
 
 COLLECTIVES_MAX = 8

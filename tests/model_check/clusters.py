@@ -16,8 +16,9 @@ from reduction.errors import JobBusy, ReductionError, StaleInstance, WorkerLost,
 from reduction.model import Abort
 
 from worker_plugin.core import events as we
+from worker_plugin.core.identity import Identity
 from worker_plugin.core.membership.roster import BUSY_S
-from worker_plugin.core.rank import Identity, RankCore, State
+from worker_plugin.core.rank import RankCore, State
 
 
 class Clusters(World):

@@ -30,7 +30,8 @@ from reducer.core.stragglers import Stragglers
 from reducer.core.totals import JobTotals, Totals
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
-from worker_plugin.core.rank import Identity, RankCore, State
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore, State
 from worker_plugin.core.waiting.patience import Patience
 
 EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0

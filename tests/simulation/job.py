@@ -15,7 +15,7 @@ from simulation.network import Network
 from simulation.rank import SimRank
 
 from worker_plugin.core import events
-from worker_plugin.core.rank import Identity
+from worker_plugin.core.identity import Identity
 
 #: What is reduced: those whose sums the checker can make by itself.
 DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16, DType.INT32, DType.INT64)

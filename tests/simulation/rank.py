@@ -19,7 +19,8 @@ from reduction.wire import checksum
 from simulation.network import End, Network, Process
 
 from worker_plugin.core import actions, events
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 from worker_plugin.driver import TICK_S
 
 

@@ -21,7 +21,7 @@ Start, Result, Minimum see epochs.py; Began when the first epoch has all of its 
 Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
 Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
-Tick                   dial, judge, acknowledge, time out
+Tick                   dial, judge, acknowledge, time out; rank 0 may change the grid (leader.py)
 FellBack               dial the reducer that rank 0 has started, because none was left
 Found                  dial the addresses that are named now (roster.py); rank 0 tells the others, once it is there
 NoFallback             fail, unless a reducer is back or nothing is in flight
@@ -35,8 +35,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
 
 from reduction.errors import (
     ClosedError,
@@ -49,21 +48,16 @@ from reduction.errors import (
     code_to_others,
     from_code,
 )
-from reduction.limits import CHUNK_BYTES_MULTIPLE, CREDIT_BYTES_ASKED, MEMBERS_MAX
+from reduction.limits import CREDIT_BYTES_ASKED
 from reduction.model import (
-    NOWHERE,
     Abort,
     Collective,
-    Configuration,
     Configure,
     Goodbye,
     Join,
     LinkRate,
-    Member,
     Minimum,
-    NamedReducers,
     Peers,
-    Place,
     Result,
     Start,
     Waiting,
@@ -98,70 +92,17 @@ from worker_plugin.core.events import (
     StreamLost,
     Tick,
 )
-from worker_plugin.core.flow.chunk_size import Grid
-from worker_plugin.core.flow.credit import TCP, PlaneTarget
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.leader import Leader
 from worker_plugin.core.link import Link, LinkPhase
-from worker_plugin.core.membership.choice import fair_choice
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.membership.verdict import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
-from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
-from worker_plugin.core.words import DRAINING, reducers_text
+from worker_plugin.core.words import DRAINING
 
-#: How long rank 0 waits for a pause in which all ranks have all results before it changes the grid all the same, in
-#: seconds. A job may have no such pause.
-REGRID_S = 1.0
 _INFO, _WARNING = 20, 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who this rank is, and the settings that the protocol needs; fixed for the communicator's life."""
-
-    job: str
-    #: Tells the process groups of one job apart; "" is the group of all ranks.
-    group: str = ""
-    #: Random, 16 bytes, on rank 0. Empty on the others, which learn it from the first
-    #: configuration.
-    instance: bytes
-    nonce: bytes
-    host: str
-    rank: int
-    world_size: int
-    #: None: begin with the target's, and let `Grid` choose.
-    chunk_bytes: int | None
-    #: None: up to what reducers grant by default, adapted all the time.
-    credit_bytes: int | None
-    target: PlaneTarget = TCP
-    timeout_s: float
-    stall_warn_s: float
-    join_timeout_s: float
-    close_timeout_s: float
-    #: "reshard", "wait" or "raise"; rank 0's value counts.
-    on_reducer_loss: str = "reshard"
-    #: Whether rank 0 may start a reducer when none is left.
-    may_fall_back: bool = False
-    #: Whether pushes and results have checksums; rank 0's value counts.
-    checksums: bool = False
-    #: The DType in which floating-point tensors are pushed; 0 stands for their own.
-    wire_dtype: int = 0
-    #: Where this process runs.
-    place: Place = NOWHERE
-    #: See `Join`.
-    life_port: int = 0
-    #: Whether streams move to the data ports of reducers that have one.
-    uses_data_ports: bool = False
-    #: How many processes this rank stands for: each contribution is the sum of theirs.
-    local_size: int = 1
-    #: Whether the job goes on where another job of its ranks has ended. Then a reducer that is not there
-    #: now is not waited for before the first epoch; it takes part when it comes.
-    goes_on: bool = False
-    #: The reducers that this rank was told of, if the ranks have no store to agree on them.
-    named: NamedReducers | None = None
-    #: See `Join.run`.
-    run: str = ""
 
 
 class State(enum.Enum):
@@ -200,9 +141,6 @@ class RankCore:
             target,
             identity.place.host,
         )
-        self.grid = Grid(identity.chunk_bytes, identity.target, is_mine=identity.rank == 0)
-        #: When rank 0 changes the grid though others may lack results; None while no change waits for them.
-        self._regrid_at: float | None = None
         self.state = State.OPEN
         self.error: ReductionError | None = None
         self.started_at: float | None = None
@@ -210,15 +148,16 @@ class RankCore:
         #: How many collectives were issued, if no more can be; None as long as more can be.
         self.last_issued: int | None = None
         self.has_fallen_back = self.awaits_fallback = False
-        #: Whether the latest epoch began without reducers that the job was given or has had.
-        self.lacks_some = False
-        #: How many members there were before some were lacking.
-        self._whole = 0
         #: Whether the first epoch has started.
         self.has_begun = False
         #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
         self.pacing = Pacing()
+        #: On rank 0.
+        self.leader: Leader | None = None
+        if identity.rank == 0:
+            parts = self.roster, self.window, self.epochs, self.pacing
+            self.leader = Leader(identity, *parts, self._actions)
         #: Whether anything was in flight at the last tick, or has begun since.
         self._was_busy = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
@@ -502,38 +441,14 @@ class RankCore:
         if not (self.epochs.is_calm and self.roster.is_calm):
             self._judge(now)
         self._pace(sent, now)
-        if not self.grid.is_settled:
-            self._tune(now)
-        self._announce(now)
+        if self.leader is not None:
+            self.leader.tune(now)
+            self.leader.announce(now)
         self._leave_if_done(now)
 
     def _begin(self, now: float) -> None:
         if self.started_at is None:
             self.started_at = self.roster.alone_since = now
-
-    def _tune(self, now: float) -> None:
-        """Rank 0 may choose another grid between collectives.
-
-        It waits until all ranks have all results: those that one of them lacks, all ranks push for again.
-        """
-        configuration = self.epochs.configuration
-        if configuration is None or not (self.window.is_idle and self.epochs.is_calm):
-            return
-        members = [link for link in self.roster if link.lane is not None]
-        lanes = [link.lane for link in members if link.lane is not None]
-        if self._regrid_at is None and self.grid.look(lanes):
-            self._regrid_at = now + REGRID_S
-        lacking = self.window.issued - self.window.minimum
-        if self._regrid_at is None or (lacking and now < self._regrid_at):
-            return
-        self._regrid_at = None
-        size, epoch = self._chunk_bytes(members), configuration.epoch + 1
-        if size == configuration.chunk_bytes:
-            return
-        self._actions.append(
-            Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
-        )
-        self.epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
         """Push at the rate that the links carry, and tell the reducers how fast that is."""
@@ -561,25 +476,6 @@ class RankCore:
             link.is_paced = is_paced
             if link.lane is not None and link.lane.credit is not None:
                 link.lane.credit.is_paced = is_paced
-
-    def _announce(self, now: float) -> None:
-        """Between collectives, rank 0 tells the others which reducers it has found, so that they dial them too.
-
-        Without such a pause it tells them after `link.PATIENCE_S`. When all ranks are there, `judge` takes them in.
-        """
-        configuration = self.epochs.configuration
-        if configuration is None or self.identity.rank or not self.epochs.is_calm:
-            return
-        added, epoch = self.roster.added, configuration.epoch + 1
-        is_time = self.window.is_idle or any(
-            link.address in added and link.address not in configuration.added and link.has_waited(now)
-            for link in self.roster
-        )
-        if is_time and self.identity.world_size > 1 and added != configuration.added:
-            self._actions.append(
-                Log(_INFO, f"membership epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
-            )
-            self.epochs.enter(replace(configuration, epoch=epoch, added=added), now)
 
     def _join(self) -> Join:
         who = self.identity
@@ -628,8 +524,8 @@ class RankCore:
 
     def _judge(self, now: float) -> None:
         match self._verdict(now):
-            case Reconfigure(links, reason, lacks_some):
-                self._configure(links, reason, lacks_some=lacks_some, now=now)
+            case Reconfigure(links, reason, lacks_some) if self.leader is not None:
+                self.leader.configure(links, reason, lacks_some=lacks_some, now=now)
             case Keep() if self.window.is_idle and self.epochs.is_calm:
                 # Whoever could take part and is not wanted now stands by, until something changes.
                 for link in self.roster.up:
@@ -640,51 +536,6 @@ class RankCore:
                 self.has_fallen_back = self.awaits_fallback = True
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
                 self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
-
-    def _configure(self, willing: Sequence[Link], reason: str, *, lacks_some: bool, now: float) -> None:
-        """Make a new epoch with these reducers, or as many of them as there may be."""
-        epoch = self.epochs.number + 1
-        links = fair_choice(willing, MEMBERS_MAX)
-        # `judge` has chosen those with a share among all that are there. Among themselves one may have
-        # none, if the rates of some links are not known; it would be chosen again and again.
-        members = tuple(
-            Member(link.address, link.incarnation, max(weight, 1))
-            for link, weight in zip(links, weights(links), strict=True)
-        )
-        lacks_some |= len(links) < len(willing)
-        if not self.lacks_some:
-            self._whole = self.epochs.size
-        elif len(links) < self._whole:
-            lacks_some = True
-        # Whoever was told that something is missing is told when it is back.
-        is_news = lacks_some or self.lacks_some or self.epochs.broken_since is not None
-        level, self.lacks_some = _WARNING if is_news else _INFO, lacks_some
-        of_all = f" of {len(willing)} processes" if len(links) < len(willing) else ""
-        text = f"{reason}: membership epoch {epoch} with {reducers_text(links)}{of_all} ({_where(members)})"
-        self._actions.append(Log(level, text))
-        for link in self.roster:
-            link.is_spare = False
-        self.grid.begin(is_within_host=self._is_within_host(links))
-        size, checksums = self._chunk_bytes(links), self.identity.checksums
-        added = self.roster.added
-        self.pacing.expect(said_rate(links))
-        self.epochs.enter(Configuration(self.epochs.instance, epoch, size, members, checksums, added), now)
-
-    def _is_within_host(self, links: Sequence[Link]) -> bool:
-        """Whether all ranks and these reducers are on one host, and none of the streams stays on gRPC."""
-        own = self.identity.place.host
-        places = [link.place for link in links] + [peer.place for peer in links[0].peers.values()]
-        can_move = self.identity.uses_data_ports and all(link.has_data_port for link in links)
-        return can_move and own != b"" and all(place.host == own for place in places)
-
-    def _chunk_bytes(self, links: Iterable[Link]) -> int:
-        """Return the grid that is wanted, or the largest that fits into the credit of these links.
-
-        The first rank that joins a reducer asks for the credit, and may have asked for less than
-        this one would.
-        """
-        least = min(link.credit_bytes for link in links)
-        return min(self.grid.chunk_bytes, max(least // CHUNK_BYTES_MULTIPLE, 1) * CHUNK_BYTES_MULTIPLE)
 
     def _fallback_answered(self, now: float) -> None:
         """Wait for the fallback, or for what has come back meanwhile, as if the wait for reducers began now."""
@@ -711,12 +562,3 @@ class RankCore:
 def _without(link: Link, error: ReductionError | None) -> str:
     """Return why a stream ended, without the address."""
     return str(error or "it ended").removeprefix(f"{link.address}: ")
-
-
-def _where(members: Sequence[Member]) -> str:
-    """Return the members' addresses, with their shares if these differ."""
-    total = sum(member.weight for member in members)
-    is_equal = len({member.weight for member in members}) == 1
-    return ", ".join(
-        member.address if is_equal else f"{member.address} {member.weight / total:.1%}" for member in members
-    )

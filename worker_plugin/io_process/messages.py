@@ -37,7 +37,7 @@ from reduction.security.tls import TlsFiles
 from reduction.values import from_json, to_json
 
 from worker_plugin.core.events import Broke, Close, Connect, Event, Leave, NoFallback
-from worker_plugin.core.rank import Identity
+from worker_plugin.core.identity import Identity
 from worker_plugin.discovery.addresses import Sources
 from worker_plugin.driver import Start
 from worker_plugin.timeline.recorder import Progress

@@ -22,7 +22,8 @@ from reduction.model import (
 
 from worker_plugin.core.actions import Began, Divert, Fail, PushChunk, Send, Store
 from worker_plugin.core.events import Close, Connect, Issued, Leave, Received, StreamLost, Tick
-from worker_plugin.core.rank import Identity, RankCore
+from worker_plugin.core.identity import Identity
+from worker_plugin.core.rank import RankCore
 
 INSTANCE = b"instance-instanc"
 CREDIT = 4096

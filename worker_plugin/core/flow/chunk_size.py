@@ -4,7 +4,7 @@
     GUESSING   nothing, or that larger chunks were faster    the rate asks for no larger chunk
     WATCHING   the size suits the rate; it only grows, and   never
                only if streams are paced
-    SETTLED    the user or another rank chose                never
+    SETTLED    the user chose, or all are on one host        never
 
 Where all ranks and reducers are on one host nothing has to be measured: chunks are as large as they may be,
 because messages cost and no link carries the bytes.
@@ -45,12 +45,11 @@ class Grid:
     Args:
         chunk_bytes: the user's choice; None lets measurements decide.
         target: of the data plane.
-        is_mine: whether this rank is the one that chooses.
     """
 
-    def __init__(self, chunk_bytes: int | None, target: PlaneTarget, *, is_mine: bool) -> None:
+    def __init__(self, chunk_bytes: int | None, target: PlaneTarget) -> None:
         self.chunk_bytes = chunk_bytes or target.first_chunk_bytes
-        self._is_free = is_mine and chunk_bytes is None
+        self._is_free = chunk_bytes is None
         self.phase = GridPhase.GUESSING if self._is_free else GridPhase.SETTLED
         self._is_within_host = False
         self._target = target

@@ -13,7 +13,7 @@ from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
 
 from worker_plugin.core.events import Broke, Close, Connect, Leave, NoFallback, Tick
 from worker_plugin.core.flow.credit import GRPC
-from worker_plugin.core.rank import Identity
+from worker_plugin.core.identity import Identity
 from worker_plugin.discovery.addresses import NO_SOURCES, Sources
 from worker_plugin.driver import Start
 from worker_plugin.io_process import messages

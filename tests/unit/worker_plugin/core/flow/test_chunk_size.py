@@ -74,7 +74,7 @@ def test_the_users_choice_stays():
 
 
 def test_what_is_known_of_links_is_kept_until_the_way_changes():
-    grid = Grid(None, TCP, is_mine=True)
+    grid = Grid(None, TCP)
     grid.chunk_bytes = 256 * KIB
     grid.begin(is_within_host=False)
     assert (grid.chunk_bytes, grid.phase) == (256 * KIB, GridPhase.GUESSING)
@@ -160,7 +160,7 @@ def test_the_lanes_with_the_least_shares_decide():
         ([lane(fast, weight=9), lane(slow)], 32 * KIB),
         ([lane(fast, weight=9), lane(slow), SimpleNamespace(weight=1, credit=None)], 32 * KIB),
     ):
-        grid = Grid(None, TCP, is_mine=True)
+        grid = Grid(None, TCP)
         assert grid.look(lanes)
         assert grid.chunk_bytes == expected
 
@@ -176,7 +176,7 @@ def test_the_grid_may_grow_again():
     for _ in range(3):
         now = reduce(scene, 600e6, now)
     assert not chosen(scene.tick(now))
-    assert scene.core.grid.phase is GridPhase.WATCHING
+    assert scene.core.leader.grid.phase is GridPhase.WATCHING
 
 
 def test_a_grid_that_has_grown_never_shrinks():
@@ -186,20 +186,20 @@ def test_a_grid_that_has_grown_never_shrinks():
     scene.receive("a", Start(2, 1), now)
     now = reduce(scene, 1e6, now)
     assert not chosen(scene.tick(now))
-    assert scene.core.grid.phase is GridPhase.WATCHING
+    assert scene.core.leader.grid.phase is GridPhase.WATCHING
     assert scene.core.epochs.number == 2
 
 
 def test_the_first_guess_may_shrink_once():
     scene, now = measured(rate=5e6)
     assert chosen(scene.tick(now)) == ["membership epoch 2 with chunks of 32768 bytes, after measuring"]
-    assert scene.core.grid.phase is GridPhase.WATCHING
+    assert scene.core.leader.grid.phase is GridPhase.WATCHING
 
 
 def test_the_grid_stays_if_it_is_right():
     scene, now = measured(rate=15e6)
     assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
-    assert scene.core.grid.phase is GridPhase.WATCHING
+    assert scene.core.leader.grid.phase is GridPhase.WATCHING
 
 
 @pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
@@ -226,17 +226,17 @@ def test_a_choice_that_does_not_fit_changes_nothing():
     scene.core.roster[0].credit_bytes = scene.core.epochs.configuration.chunk_bytes
     scene.tick(now + 1)
     assert scene.core.epochs.number == 1
-    assert scene.core.grid.chunk_bytes == 256 * KIB
+    assert scene.core.leader.grid.chunk_bytes == 256 * KIB
 
 
 def test_too_little_was_measured():
     scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
     scene.tick(1.0)
-    assert scene.core.grid.phase is GridPhase.GUESSING
+    assert scene.core.leader.grid.phase is GridPhase.GUESSING
 
 
 def test_other_ranks_choose_nothing():
-    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is GridPhase.SETTLED
+    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.leader is None
 
 
 # ---- of paced streams ----
@@ -249,7 +249,7 @@ def lane(rates, weight=1, is_paced=False):
 
 def watching(rate):
     """Return a grid that has chosen by rate, and has looked once more."""
-    subject = Grid(None, TCP, is_mine=True)
+    subject = Grid(None, TCP)
     subject.look([lane([rate] * 8)])
     assert subject.phase is GridPhase.WATCHING
     assert not subject.look([lane([2 * rate] * 8)]), "the rate alone is no reason any more"
@@ -267,13 +267,13 @@ def test_chunks_of_paced_streams_may_be_larger():
 
 
 def test_streams_may_be_paced_from_the_start():
-    subject = Grid(None, TCP, is_mine=True)
+    subject = Grid(None, TCP)
     assert not subject.look([lane([10e6] * 8, is_paced=True), lane([10e6] * 8)])
     assert (subject.chunk_bytes, subject.phase) == (64 * KIB, GridPhase.WATCHING)
 
 
 def test_chunks_that_have_grown_do_not_shrink_when_streams_are_paced():
-    subject = Grid(None, TCP, is_mine=True)
+    subject = Grid(None, TCP)
     assert subject.look([lane([60e6] * 8)])
     assert not subject.look([lane([60e6] * 8)])
     assert not subject.look([lane([1e6] * 8, is_paced=True)])

@@ -32,7 +32,7 @@ from support.scenes.rank_scene import (
 )
 
 from worker_plugin.core.actions import Closed, Fail, Log, Open, Shut
-from worker_plugin.core.events import Broke, Issued, Received, StreamLost, Tick
+from worker_plugin.core.events import Broke, Found, Issued, Received, StreamLost, Tick
 
 BROKEN = LocalProtocolError("the disk is on fire")
 
@@ -236,4 +236,13 @@ def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back()
             scene.start(reducer, scene.core.epochs.number, now=number + 0.6)
     assert scene.core.epochs.size == 3
     assert [action.level for action in actions if isinstance(action, Log)] == [logging.WARNING] * 3
-    assert not scene.core.lacks_some
+    scene.handle(Found(("a:1", "b:1", "c:1", "d:1")), 7.0)  # which is no news of that kind
+    actions = [
+        *scene.tick(7.0),
+        *scene.welcome("d", now=7.0),
+        *scene.peers("d", "PP", now=7.0),
+        *scene.tick(8.0),
+    ]
+    actions = [action for action in actions if isinstance(action, Log)]
+    assert any("with 4 reducers" in action.text for action in actions), actions
+    assert all(action.level == logging.INFO for action in actions), actions

@@ -27,7 +27,7 @@ from worker_plugin.core.actions import Log, PushChunk
 from worker_plugin.core.events import Issued
 from worker_plugin.core.flow.chunk_size import Grid, GridPhase
 from worker_plugin.core.flow.credit import TCP
-from worker_plugin.core.rank import REGRID_S
+from worker_plugin.core.leader import REGRID_S
 
 KIB, MIB = 1024, 1 << 20
 CHUNK = 64 * KIB

@@ -175,7 +175,7 @@ def test_a_choice_that_does_not_fit_changes_nothing():
 
 
 def test_other_ranks_choose_nothing():
-    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.grid.phase is GridPhase.SETTLED
+    assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.leader is None
 
 
 # ---- by rate, and of paced streams ----

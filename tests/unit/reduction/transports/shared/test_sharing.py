@@ -10,11 +10,9 @@ import os
 import socket
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from reduction.errors import MalformedFrame
-from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX, REGIONS_MAX
-from reduction.process.place import local_socket
+from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX
 from reduction.transports import tcp
 from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_of, copy, own, peer
 from reduction.transports.shared.own import SLAB_BYTES
@@ -33,6 +31,7 @@ class Side(Recorder):
     def __init__(self, sock):
         super().__init__()
         sock.setblocking(False)
+        self.sock = sock
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self.own = OwnMemory()
         self.own.want()
@@ -104,18 +103,11 @@ def test_a_region_that_has_ended_is_hidden():
     run(test())
 
 
-def test_what_is_in_no_region_has_no_place():
-    async def test():
-        with sides() as (one, _):
-            assert one.sharing.place(memoryview(bytes(10))) is None
-            assert one.sharing.place(memoryview(b"")) is None
-
-    run(test())
-
-
 def test_a_place_is_checked():
     async def test():
         with sides() as (one, _):
+            assert one.sharing.place(memoryview(bytes(10))) is None, "it is in no region"
+            assert one.sharing.place(memoryview(b"")) is None
             with pytest.raises(MalformedFrame, match="length of a shared payload"):
                 one.sharing.payload(memoryview(_PLACE.pack(1, CHUNK_BYTES_MAX + 1, 0)))
             for header in (tcp.counter_header(PLACE_BYTES + 1), tcp.region_header(tcp.SHOW, 1)):
@@ -131,19 +123,21 @@ def test_a_place_is_checked():
     run(test())
 
 
-def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order():
+@pytest.mark.parametrize("fillers", [[300_000], [1000] * 200], ids=["a full socket", "many buffers"])
+def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order(fillers):
     async def test():
         with sides() as (one, other):
             for side in (one, other):
-                side.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            filler = memoryview(bytes(300_000))
-            one.connection.send(tcp.control_header(filler), filler)
+                side.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            for size in fillers:
+                filler = memoryview(bytes(size))
+                one.connection.send(tcp.control_header(filler), filler)
             assert one.connection.queued_bytes > 0, "the socket is full"
             buffers = [one.own.allocate(SLAB_BYTES) for _ in range(5)]
             for number, buffer in enumerate(buffers):
                 buffer[:10] = number
                 one.push(buffer[:10], number)
-            await other.until(lambda side: len(side.messages) == 11)
+            await other.until(lambda side: len(side.messages) == 10 + len(fillers))
             places = [payload for header, payload in other.messages if header.kind == tcp.PUSH]
             assert [bytes(other.sharing.payload(place))[0] for place in places] == [0, 1, 2, 3, 4]
 
@@ -185,22 +179,6 @@ def test_too_many_descriptors_end_the_connection():
     run(test())
 
 
-def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
-    memory, known = OwnMemory(), PeerMemory()
-    memory.want()
-    buffer = memory.allocate(SLAB_BYTES)
-    region, _ = memory.find(address_of(buffer.data))
-    monkeypatch.setattr(peer, "REGIONS_MAX", 1)
-    known.add(1, os.dup(region.descriptor))
-    with pytest.raises(MalformedFrame, match="more than 1 are"):
-        known.add(2, os.dup(region.descriptor))
-    assert REGIONS_MAX > 1
-    empty = os.memfd_create("empty", os.MFD_ALLOW_SEALING)
-    own.fcntl.fcntl(empty, 1033, SIZE | FUTURE_WRITE)
-    with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
-        PeerMemory().add(1, empty)
-
-
 def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_WRITE):
     """Return the descriptor of a region of `nbytes`, of which `allocated` have memory."""
     descriptor = os.memfd_create("made", os.MFD_ALLOW_SEALING)
@@ -213,6 +191,16 @@ def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_W
         assert fallocate(descriptor, 1, nbytes, behind) == 0
     own.fcntl.fcntl(descriptor, 1033, seals)
     return descriptor
+
+
+def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
+    known = PeerMemory()
+    with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
+        known.add(1, made(0, allocated=0))
+    monkeypatch.setattr(peer, "REGIONS_MAX", 1)
+    known.add(1, made())
+    with pytest.raises(MalformedFrame, match="more than 1 are"):
+        known.add(2, made())
 
 
 @pytest.mark.parametrize(
@@ -276,17 +264,13 @@ def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_sh
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
-    memory = OwnMemory()
-    memory.want()
-    buffer = memory.allocate(SLAB_BYTES)
-    region, _ = memory.find(address_of(buffer.data))
     before = descriptors()
     monkeypatch.setattr(peer.mmap, "mmap", refuse)
     charged = []
     with pytest.raises(kind, match=f"region 1 cannot be mapped: .*{os.strerror(number)}"):
-        PeerMemory(charged.append).add(1, os.dup(region.descriptor))
+        PeerMemory(charged.append).add(1, made())
     assert descriptors() == before
-    assert charged == [SLAB_BYTES, -SLAB_BYTES]
+    assert charged == [4 * PAGE, -4 * PAGE]
 
 
 def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
@@ -305,64 +289,22 @@ def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
 
 
 def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
-    class Socket:
+    class Refusing(socket.socket):
         """Refuses descriptors as unix(7) does when too many are on their way."""
-
-        def __init__(self, sock):
-            self._sock = sock
-
-        def __getattr__(self, name):
-            return getattr(self._sock, name)
 
         def sendmsg(self, buffers, ancillary=(), flags=0):
             if ancillary:
                 raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
-            return self._sock.sendmsg(buffers)
+            return super().sendmsg(buffers, ancillary, flags)
 
     async def test():
-        with sides() as (one, _):
-            one.connection._channel = Socket(one.connection._channel)
+        ours, theirs = unix_pair()
+        one = Side(Refusing(fileno=ours.detach()))
+        with theirs:
             one.push(one.own.allocate(SLAB_BYTES))
             error = await one.end()
-            assert type(error) is tcp.CannotShare
-            assert "a region cannot be shown" in str(error)
-
-    run(test())
-
-
-def test_a_region_that_cannot_have_its_size_leaves_no_descriptor(monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    memory = OwnMemory()
-    memory.want()
-    before = descriptors()
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    assert isinstance(memory.allocate(100), np.ndarray)
-    assert "No space left" in memory.refusal
-    assert descriptors() == before
-
-
-def test_a_socket_of_one_host_needs_no_options_of_tcp():
-    one, other = unix_pair()
-    with one, other:
-        tcp.prepare(one)
-        assert not one.getblocking()
-    assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"
-
-
-def test_a_descriptor_waits_behind_more_buffers_than_one_call_sends():
-    async def test():
-        with sides() as (one, other):
-            one.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            filler = memoryview(bytes(1000))
-            for _ in range(200):
-                one.connection.send(tcp.control_header(filler), filler)
-            buffer = one.own.allocate(SLAB_BYTES)
-            buffer[:10] = 7
-            one.push(buffer[:10])
-            await other.until(lambda side: len(side.messages) == 202)
-            assert bytes(other.sharing.payload(other.messages[-1][1])) == bytes([7] * 10)
+        assert type(error) is tcp.CannotShare
+        assert "a region cannot be shown" in str(error)
 
     run(test())
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -286,62 +287,23 @@ def test_what_came_before_a_reset_is_delivered_first(files):
     run(test())
 
 
-# ---- who is let in ----
-
-
-async def outcome(server, client, sockets, name="127.0.0.1"):
-    """Return how the handshake ends on either side, the client's first bytes included."""
-    loop = asyncio.get_running_loop()
-    for sock in sockets:
-        sock.setblocking(False)
-
-    async def serve():
-        try:
-            await TlsSocket(sockets[0], server.server_context()).handshake(loop)
-        except OSError as error:
-            sockets[0].close()
-            return error
-
-    async def dial():
-        channel = TlsSocket(sockets[1], client.client_context(), name)
-        try:
-            await channel.handshake(loop)
-            await tcp.receive_exactly(loop, channel, 1, "it ended")
-        except OSError as error:
-            sockets[1].close()
-            return error
-
-    return await asyncio.gather(serve(), dial())
+# ---- the handshake ----
 
 
 @pytest.mark.parametrize(
-    ("case", "text"),
-    [
-        ("another CA", "unknown ca"),
-        ("another name", "IP address mismatch"),
-        ("no certificate", "certificate required"),
-    ],
+    ("is_ours", "name", "text"),
+    [(True, "127.0.0.2", "IP address mismatch"), (False, "127.0.0.1", "certificate verify failed")],
 )
-def test_who_is_refused(files, tmp_path, case, text):
-    other = Authority(tmp_path, "other").files("127.0.0.1")
+def test_who_dials_accepts_no_other_server(files, tmp_path, is_ours, name, text):
+    client = files if is_ours else replace(files, ca=Authority(tmp_path, "other").ca)
+    ours, theirs = tcp_pair()
 
     async def test():
-        sockets = tcp_pair()
-        client = {"another CA": TlsFiles(other.cert, other.key, files.ca)}.get(case, files)
-        if case == "no certificate":
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.load_verify_locations(files.ca)
+        with pytest.raises(ssl.SSLError, match=text):
+            await shake_hands(files, client, (ours, theirs), name)
 
-            class client:
-                client_context = staticmethod(lambda: context)
-
-        server_saw, client_saw = await outcome(
-            files, client, sockets, "127.0.0.2" if case == "another name" else "127.0.0.1"
-        )
-        assert isinstance(server_saw, OSError)
-        assert text in str(client_saw)
-
-    run(test())
+    with ours, theirs:
+        run(test())
 
 
 @pytest.mark.parametrize("side", [0, 1])

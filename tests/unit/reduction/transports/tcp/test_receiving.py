@@ -1,4 +1,4 @@
-"""The TCP plane's connection: messages out of a stream of bytes, whatever pieces it comes in."""
+"""The TCP plane's connection: messages out of a stream of bytes. tests/property/test_streams.py has pieces and ends."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from support.network.tcp_pair import (
     Recorder,
     connected,
     control,
+    on_loop,
     pattern,
     push,
     receive,
@@ -40,28 +41,25 @@ def low_water(connection):
 # ---- headers ----
 
 
-def test_headers_come_as_they_were_sent():
+@on_loop
+async def test_headers_come_as_they_were_sent():
     what = Collective(ReduceOp.AVG, DType.INT64, limits.NUMEL_MAX, U64)
     epoch, seq, chunk, mark, crc = U64, U64 - 1, (1 << 32) - 1, U64 - 2, (1 << 32) - 3
     payload = memoryview(b"payload")
-
-    async def test():
-        with connected() as (_, handler, peer):
-            peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload, crc)) + payload)
-            peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload)) + payload)
-            peer.send(tcp.control_header(payload) + payload)
-            await handler.count(3)
-            assert [bytes(taken) for _, taken in handler.messages] == [b"payload"] * 3
-            assert [header.checksum for header in handler.placed] == [crc, None, crc32c(payload)]
-            flags, place = tcp.HAS_CRC, (epoch, seq, mark)
-            expected = [
-                tcp.Header(tcp.PUSH, what.op, what.dtype, flags, 7, chunk, crc, *place, what.numel, U64),
-                tcp.Header(tcp.RESULT, 0, 0, 0, 7, chunk, 0, *place, 0, 0),
-                tcp.Header(tcp.CONTROL, 0, 0, flags, 7, 0, crc32c(payload), 0, 0, 0, 0, 0),
-            ]
-            assert [header for header, _ in handler.messages] == handler.placed == expected
-
-    run(test())
+    with connected() as (_, handler, peer):
+        peer.send(tcp.push_header(Push(epoch, seq, chunk, what, mark, payload, crc)) + payload)
+        peer.send(tcp.result_header(Result(epoch, seq, chunk, mark, payload)) + payload)
+        peer.send(tcp.control_header(payload) + payload)
+        await handler.count(3)
+        assert [bytes(taken) for _, taken in handler.messages] == [b"payload"] * 3
+        assert [header.checksum for header in handler.placed] == [crc, None, crc32c(payload)]
+        flags, place = tcp.HAS_CRC, (epoch, seq, mark)
+        expected = [
+            tcp.Header(tcp.PUSH, what.op, what.dtype, flags, 7, chunk, crc, *place, what.numel, U64),
+            tcp.Header(tcp.RESULT, 0, 0, 0, 7, chunk, 0, *place, 0, 0),
+            tcp.Header(tcp.CONTROL, 0, 0, flags, 7, 0, crc32c(payload), 0, 0, 0, 0, 0),
+        ]
+        assert [header for header, _ in handler.messages] == handler.placed == expected
 
 
 def test_the_bytes_of_a_header_are_fixed():
@@ -107,47 +105,27 @@ TAKEN = [(0, pattern(9)), (1, b""), (0, pattern(3, 5)), (2, pattern(2))]
 
 
 @pytest.mark.parametrize("first", [None, *range(1, len(STREAM))])
-def test_two_pieces_that_meet_at_any_byte_or_single_bytes(first):
+@on_loop
+async def test_two_pieces_that_meet_at_any_byte_or_single_bytes(first):
     cuts = range(len(STREAM) + 1) if first is None else (0, first, len(STREAM))
-
-    async def test():
-        with connected() as (connection, handler, peer):
-            for begin, end in pairwise(cuts):
-                peer.send(STREAM[begin:end])
-                await settle(connection)
-            assert await handler.count(4) == TAKEN
-            assert handler.ends == []
-
-    run(test())
+    with connected() as (connection, handler, peer):
+        for begin, end in pairwise(cuts):
+            peer.send(STREAM[begin:end])
+            await settle(connection)
+        assert await handler.count(4) == TAKEN
+        assert handler.ends == []
 
 
-@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
-@pytest.mark.parametrize("size", [0, 1, 300])
-def test_many_messages_in_one_piece(make, size):
-    count = 5 * tcp.MESSAGES_PER_WAKE + 1
-
-    async def test():
-        with connected(make) as (_, handler, peer):
-            peer.send(b"".join(result(seq, pattern(size, seq)) for seq in range(count)))
-            assert await handler.count(count) == [(seq, pattern(size, seq)) for seq in range(count)]
-            assert len(handler.placed) == count
-
-    run(test())
-
-
-def test_a_message_is_handed_over_before_the_next_one_is_placed():
+@on_loop
+async def test_a_message_is_handed_over_before_the_next_one_is_placed():
     # What a result sets free may be what the next one needs.
     order = []
-
-    async def test():
-        with connected() as (_, handler, peer):
-            handler.on_place = lambda header: order.append(("place", header.seq))
-            handler.on_payload = lambda header: order.append(("message", header.seq))
-            peer.send(result(0, b"abc") + result(1) + result(2, b"d"))
-            await handler.count(3)
-            assert order == [(what, seq) for seq in range(3) for what in ("place", "message")]
-
-    run(test())
+    with connected() as (_, handler, peer):
+        handler.on_place = lambda header: order.append(("place", header.seq))
+        handler.on_payload = lambda header: order.append(("message", header.seq))
+        peer.send(result(0, b"abc") + result(1) + result(2, b"d"))
+        await handler.count(3)
+        assert order == [(what, seq) for seq in range(3) for what in ("place", "message")]
 
 
 def test_connections_take_turns():
@@ -171,192 +149,122 @@ def test_connections_take_turns():
 # ---- memory ----
 
 
-def test_a_payload_goes_straight_to_where_it_belongs():
+@on_loop
+async def test_a_payload_goes_straight_to_where_it_belongs():
     arena = bytearray(b"." * 30)
-
-    async def test():
-        with connected() as (connection, handler, peer):
-            given = memoryview(arena)[10:20]
-            handler.memory = [given]
-            message = result(0, b"0123456789")
-            peer.send(message[:-4])
-            await settle(connection)
-            assert arena == b"." * 10 + b"012345" + b"." * 14
-            peer.send(message[-4:] + result(1, b"next"))
-            await handler.count(2)
-            assert handler.messages[0][1] is given
-            assert arena == b"." * 10 + b"0123456789" + b"." * 10
-
-    run(test())
+    with connected() as (connection, handler, peer):
+        given = memoryview(arena)[10:20]
+        handler.memory = [given]
+        message = result(0, b"0123456789")
+        peer.send(message[:-4])
+        await settle(connection)
+        assert arena == b"." * 10 + b"012345" + b"." * 14
+        peer.send(message[-4:] + result(1, b"next"))
+        await handler.count(2)
+        assert handler.messages[0][1] is given
+        assert arena == b"." * 10 + b"0123456789" + b"." * 10
 
 
 @pytest.mark.parametrize("received", [0, 1, 6, 9])
-def test_what_is_diverted_at_any_byte_goes_on_elsewhere(received):
+@on_loop
+async def test_what_is_diverted_at_any_byte_goes_on_elsewhere(received):
     arena = bytearray(b"." * 10)
     head = tcp.HEADER_BYTES + received
-
-    async def test():
-        with connected() as (connection, handler, peer):
-            given = memoryview(arena)
-            handler.memory = [given]
-            message = result(0, b"0123456789")
-            peer.send(message[:head])
-            await settle(connection)
-            connection.divert()
-            connection.divert()
-            peer.send(message[head:] + result(1, b"next"))
-            assert await handler.count(2) == [(0, b"0123456789"), (1, b"next")]
-            assert handler.messages[0][1] is not given
-            assert arena == b"0123456789"[:received].ljust(10, b"."), "it is somebody else's by now"
-
-    run(test())
+    with connected() as (connection, handler, peer):
+        given = memoryview(arena)
+        handler.memory = [given]
+        message = result(0, b"0123456789")
+        peer.send(message[:head])
+        await settle(connection)
+        connection.divert()
+        connection.divert()
+        peer.send(message[head:] + result(1, b"next"))
+        assert await handler.count(2) == [(0, b"0123456789"), (1, b"next")]
+        assert handler.messages[0][1] is not given
+        assert arena == b"0123456789"[:received].ljust(10, b"."), "it is somebody else's by now"
 
 
 @pytest.mark.parametrize("received", [0, 1, tcp.HEADER_BYTES - 1])
-def test_diverting_between_payloads_changes_nothing(received):
-    async def test():
-        with connected() as (connection, handler, peer):
-            given = memoryview(bytearray(4))
-            handler.memory = [given]
-            message = result(0, b"abcd")
-            peer.send(message[:received])
-            await settle(connection)
-            connection.divert()
-            peer.send(message[received:])
-            await handler.count(1)
-            assert handler.messages[0][1] is given
-
-    run(test())
+@on_loop
+async def test_diverting_between_payloads_changes_nothing(received):
+    with connected() as (connection, handler, peer):
+        given = memoryview(bytearray(4))
+        handler.memory = [given]
+        message = result(0, b"abcd")
+        peer.send(message[:received])
+        await settle(connection)
+        connection.divert()
+        peer.send(message[received:])
+        await handler.count(1)
+        assert handler.messages[0][1] is given
 
 
-def test_diverting_from_within_a_message():
-    async def test():
-        with connected() as (connection, handler, peer):
-            handler.on_payload = lambda header: connection.divert()
-            peer.send(result(0, b"abcd") + result(1, b"efgh"))
-            assert await handler.count(2) == [(0, b"abcd"), (1, b"efgh")]
-
-    run(test())
+@on_loop
+async def test_diverting_from_within_a_message():
+    with connected() as (connection, handler, peer):
+        handler.on_payload = lambda header: connection.divert()
+        peer.send(result(0, b"abcd") + result(1, b"efgh"))
+        assert await handler.count(2) == [(0, b"abcd"), (1, b"efgh")]
 
 
 # ---- waking up within a payload ----
 
 
 @pytest.mark.parametrize("receive_bytes", [None, 4096], ids=["default", "smallest"])
-def test_a_payload_larger_than_the_receive_buffer_arrives(receive_bytes):
+@on_loop
+async def test_a_payload_larger_than_the_receive_buffer_arrives(receive_bytes):
     payload = pattern(4096) * 1024
     assert len(payload) == limits.CHUNK_BYTES_MAX
-
-    async def test():
-        with connected(tcp_pair, receive_bytes=receive_bytes) as (_, handler, peer):
-            await send_all(peer, result(0, payload) + result(1, b"next"))
-            assert await handler.count(2) == [(0, payload), (1, b"next")]
-
-    run(test())
+    with connected(tcp_pair, receive_bytes=receive_bytes) as (_, handler, peer):
+        await send_all(peer, result(0, payload) + result(1, b"next"))
+        assert await handler.count(2) == [(0, payload), (1, b"next")]
 
 
-def test_the_kernel_wakes_us_for_what_is_missing_and_no_more_than_a_limit():
+@on_loop
+async def test_the_kernel_wakes_us_for_what_is_missing_and_no_more_than_a_limit():
     size = tcp.WAKE_BYTES_MAX + 1000
     message = result(0, pattern(size))
-
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            assert low_water(connection) == 1
-            await send_all(peer, message[: tcp.HEADER_BYTES + 10])
-            await handler.until(lambda own: own.placed)
-            await until(lambda: low_water(connection) == tcp.WAKE_BYTES_MAX)
-            await send_all(peer, message[tcp.HEADER_BYTES + 10 : -7])
-            await until(lambda: low_water(connection) == 7)
-            assert handler.messages == []
-            await send_all(peer, message[-7:])
-            await handler.count(1)
-            assert low_water(connection) == 1
-
-    run(test())
+    with connected(tcp_pair) as (connection, handler, peer):
+        assert low_water(connection) == 1
+        await send_all(peer, message[: tcp.HEADER_BYTES + 10])
+        await handler.until(lambda own: own.placed)
+        await until(lambda: low_water(connection) == tcp.WAKE_BYTES_MAX)
+        await send_all(peer, message[tcp.HEADER_BYTES + 10 : -7])
+        await until(lambda: low_water(connection) == 7)
+        assert handler.messages == []
+        await send_all(peer, message[-7:])
+        await handler.count(1)
+        assert low_water(connection) == 1
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
-def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
+@on_loop
+async def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
     message = result(0, pattern(1 << 20))
-
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            await send_all(peer, message[:1000])
-            await handler.until(lambda own: own.placed)
-            await until(lambda: low_water(connection) != 1)
-            peer.close() if how == "end" else reset(peer)
-            assert isinstance(await handler.end(), ConnectionResetError)
-
-    run(test())
+    with connected(tcp_pair) as (connection, handler, peer):
+        await send_all(peer, message[:1000])
+        await handler.until(lambda own: own.placed)
+        await until(lambda: low_water(connection) != 1)
+        peer.close() if how == "end" else reset(peer)
+        assert isinstance(await handler.end(), ConnectionResetError)
 
 
 # ---- damage ----
 
 
 @pytest.mark.parametrize("byte", range(tcp.HEADER_BYTES))
-def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
+@on_loop
+async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
     """Its length would be taken for the next header's place, its seq and chunk for another's memory."""
-
-    async def test():
-        with connected() as (_, handler, peer):
-            damaged = bytearray(result(1, b"next"))
-            damaged[byte] ^= 1 << byte % 8
-            peer.send(result(0, b"abcd") + damaged)
-            assert isinstance(await handler.end(), DataCorrupted)
-            assert [header.seq for header in handler.placed] == [0]
-
-    run(test())
+    with connected() as (_, handler, peer):
+        damaged = bytearray(result(1, b"next"))
+        damaged[byte] ^= 1 << byte % 8
+        peer.send(result(0, b"abcd") + damaged)
+        assert isinstance(await handler.end(), DataCorrupted)
+        assert [header.seq for header in handler.placed] == [0]
 
 
 # ---- ends ----
-
-
-@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
-def test_an_end_between_two_messages(make):
-    async def test():
-        with connected(make) as (connection, handler, peer):
-            peer.send(result(0, b"payload") + result(1))
-            peer.close()
-            assert await handler.end() is None
-            assert [header.seq for header, _ in handler.messages] == [0, 1]
-            assert connection.is_closed
-            assert connection.fileno() == -1
-
-    run(test())
-
-
-@pytest.mark.parametrize("received", [1, tcp.HEADER_BYTES - 1, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 3])
-def test_an_end_within_a_message(received):
-    async def test():
-        with connected() as (connection, handler, peer):
-            peer.send(result(0) + result(1, b"payload")[:received])
-            peer.close()
-            error = await handler.end()
-            assert type(error) is ConnectionResetError
-            assert "in the middle of a frame" in str(error)
-            assert [header.seq for header, _ in handler.messages] == [0]
-            assert connection.is_closed
-
-    run(test())
-
-
-@pytest.mark.parametrize("part", [0, 1, 30, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 3])
-@pytest.mark.parametrize("whole", [0, 1, 3 * tcp.MESSAGES_PER_WAKE])
-def test_a_reset_that_comes_together_with_data(whole, part):
-    """The loop reports both at once and no more after that: all whole messages come, and then the end."""
-
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            for seq in range(whole):
-                peer.send(result(seq, b"payload"))
-            peer.send(result(whole, b"payload")[:part])
-            reset(peer)
-            error = await handler.end()
-            assert isinstance(error, ConnectionResetError) or not part
-            assert [header.seq for header, _ in handler.messages] == list(range(whole))
-            assert connection.is_closed
-
-    run(test())
 
 
 def refuses(error, at=1):
@@ -373,35 +281,30 @@ def refuses(error, at=1):
     ("refused", "kind"),
     [(MalformedFrame("no place"), MalformedFrame), (MemoryError(), ResourceExhausted)],
 )
-def test_a_header_that_has_no_place_ends_the_connection(refused, kind):
-    async def test():
-        with connected() as (connection, handler, peer):
-            handler.on_place = refuses(refused)
-            peer.send(result(0, b"payload") + result(1, b"payload") + result(2, b"payload"))
-            error = await handler.end()
-            assert type(error) is kind
-            assert "no place" in str(error) or "no memory" in str(error)
-            assert [header.seq for header, _ in handler.messages] == [0]
-            assert connection.is_closed
-            with contextlib.suppress(ConnectionResetError):  # what was not read makes it one
-                assert await receive(peer, 1) == b""
-
-    run(test())
+@on_loop
+async def test_a_header_that_has_no_place_ends_the_connection(refused, kind):
+    with connected() as (connection, handler, peer):
+        handler.on_place = refuses(refused)
+        peer.send(result(0, b"payload") + result(1, b"payload") + result(2, b"payload"))
+        error = await handler.end()
+        assert type(error) is kind
+        assert "no place" in str(error) or "no memory" in str(error)
+        assert [header.seq for header, _ in handler.messages] == [0]
+        assert connection.is_closed
+        with contextlib.suppress(ConnectionResetError):  # what was not read makes it one
+            assert await receive(peer, 1) == b""
 
 
 @pytest.mark.parametrize("payload", [b"", b"payload"])
-def test_a_message_that_is_refused_ends_the_connection(payload):
+@on_loop
+async def test_a_message_that_is_refused_ends_the_connection(payload):
     refused = OutOfOrder("not now")
-
-    async def test():
-        with connected() as (connection, handler, peer):
-            handler.on_payload = refuses(refused)
-            peer.send(b"".join(result(seq, payload) for seq in range(3)))
-            assert await handler.end() is refused
-            assert [header.seq for header, _ in handler.messages] == [0, 1]
-            assert connection.is_closed
-
-    run(test())
+    with connected() as (connection, handler, peer):
+        handler.on_payload = refuses(refused)
+        peer.send(b"".join(result(seq, payload) for seq in range(3)))
+        assert await handler.end() is refused
+        assert [header.seq for header, _ in handler.messages] == [0, 1]
+        assert connection.is_closed
 
 
 @pytest.mark.parametrize("within", ["place", "payload"])
@@ -420,46 +323,40 @@ def test_a_bug_in_the_owner_ends_the_connection_and_is_seen_once(within):
 
 
 @pytest.mark.parametrize("payload", [b"", b"payload"])
-def test_closing_from_within_a_message(payload):
-    async def test():
-        with connected() as (connection, handler, peer):
-            handler.on_payload = lambda header: connection.close()
-            peer.send(b"".join(result(seq, payload) for seq in range(3)))
-            assert await handler.end() is None
-            assert [header.seq for header, _ in handler.messages] == [0]
-
-    run(test())
+@on_loop
+async def test_closing_from_within_a_message(payload):
+    with connected() as (connection, handler, peer):
+        handler.on_payload = lambda header: connection.close()
+        peer.send(b"".join(result(seq, payload) for seq in range(3)))
+        assert await handler.end() is None
+        assert [header.seq for header, _ in handler.messages] == [0]
 
 
-def test_closing_within_a_payload_lets_its_memory_go():
-    async def test():
-        with connected() as (connection, handler, peer):
-            given = bytearray(7)
-            handler.memory = [memoryview(given)]
-            peer.send(result(0, b"payload")[:-1])
-            await settle(connection)
-            connection.close()
-            given.append(0)  # BufferError while anybody looks at it
-
-    run(test())
-
-
-def test_what_arrives_before_start_is_taken_then():
-    async def test():
-        sock, peer = unix_pair()
-        sock.setblocking(False)
-        handler = Recorder()
-        connection = tcp.Connection(sock, asyncio.get_running_loop(), handler)
-        peer.send(result(0, b"payload"))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert handler.messages == []
-        connection.start()
-        assert await handler.count(1) == [(0, b"payload")]
+@on_loop
+async def test_closing_within_a_payload_lets_its_memory_go():
+    with connected() as (connection, handler, peer):
+        given = bytearray(7)
+        handler.memory = [memoryview(given)]
+        peer.send(result(0, b"payload")[:-1])
+        await settle(connection)
         connection.close()
-        peer.close()
+        given.append(0)  # BufferError while anybody looks at it
 
-    run(test())
+
+@on_loop
+async def test_what_arrives_before_start_is_taken_then():
+    sock, peer = unix_pair()
+    sock.setblocking(False)
+    handler = Recorder()
+    connection = tcp.Connection(sock, asyncio.get_running_loop(), handler)
+    peer.send(result(0, b"payload"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert handler.messages == []
+    connection.start()
+    assert await handler.count(1) == [(0, b"payload")]
+    connection.close()
+    peer.close()
 
 
 # ---- sockets ----
@@ -526,22 +423,20 @@ def test_another_frame_may_come_without_a_checksum():
 # ---- before the messages ----
 
 
-def test_exactly_so_many_bytes_come_however_they_arrive():
-    async def test():
-        loop = asyncio.get_running_loop()
-        here, there = socket.socketpair()
-        with here, there:
-            here.setblocking(False)
-            there.sendall(b"pre")
-            receiving = asyncio.create_task(tcp.receive_exactly(loop, here, 8, "it went away"))
-            await asyncio.sleep(0)
-            there.sendall(b"amble" + b"and more")
-            assert await receiving == b"preamble"
-            there.shutdown(socket.SHUT_WR)
-            with pytest.raises(ConnectionResetError, match="it went away"):
-                await tcp.receive_exactly(loop, here, 9, "it went away")
-
-    run(test())
+@on_loop
+async def test_exactly_so_many_bytes_come_however_they_arrive():
+    loop = asyncio.get_running_loop()
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        there.sendall(b"pre")
+        receiving = asyncio.create_task(tcp.receive_exactly(loop, here, 8, "it went away"))
+        await asyncio.sleep(0)
+        there.sendall(b"amble" + b"and more")
+        assert await receiving == b"preamble"
+        there.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionResetError, match="it went away"):
+            await tcp.receive_exactly(loop, here, 9, "it went away")
 
 
 def test_a_payload_is_no_longer_than_a_chunk_can_be():

@@ -251,8 +251,8 @@ async def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
     with connected(tcp_pair) as (connection, _, peer):
         for rate in (10_000_000, 10_000_000, 20_000_000):
             connection.pace(rate)
-            option = connection._socket.getsockopt(socket.SOL_SOCKET, 47, 8)
-            assert int.from_bytes(option, sys.byteorder) == rate
+            with socket.socket(fileno=socket.dup(connection.fileno())) as sock:
+                assert int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, 47, 8), sys.byteorder) == rate
         connection.send(bytes(tcp.HEADER_BYTES), memoryview(bytes(1000)))
         await asyncio.get_running_loop().sock_recv(peer, tcp.HEADER_BYTES + 1000)
         assert connection.sent.segments >= 1

@@ -9,7 +9,7 @@ from reduction.errors import MalformedFrame, from_code, from_name
 from reduction.model import PROTOCOL_VERSION, Abort, DType, Join, Moved, Peer, Presence, ReduceOp, Welcome
 from reduction.v1 import reduction_pb2 as pb
 from reduction.wire import payload as payloads
-from unit.reduction.wire.codings import CODINGS, decode, varint
+from unit.reduction.wire.messages import CODINGS, decode, varint
 
 ID = b"0123456789abcdef"
 KEY = bytes(range(limits.DATA_KEY_BYTES))

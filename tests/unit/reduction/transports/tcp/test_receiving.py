@@ -256,6 +256,21 @@ async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
 # ---- ends ----
 
 
+@pytest.mark.parametrize("part", [0, 30, tcp.HEADER_BYTES + 3])
+@on_loop
+async def test_a_reset_that_comes_together_with_data(part):
+    """The loop reports both at once and no more after that: all whole messages come, and then the end."""
+    whole = 3 * tcp.MESSAGES_PER_WAKE
+    with connected(tcp_pair) as (connection, handler, peer):
+        peer.send(
+            b"".join(result(seq, b"payload") for seq in range(whole)) + result(whole, b"payload")[:part]
+        )
+        reset(peer)
+        assert isinstance(await handler.end(), ConnectionResetError) or not part
+        assert [header.seq for header, _ in handler.messages] == list(range(whole))
+        assert connection.is_closed
+
+
 def refuses(error, at=1):
     """Return what raises this error for the message number `at`."""
 

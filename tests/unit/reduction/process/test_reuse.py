@@ -180,3 +180,34 @@ def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
         for _ in range(PATTERN_TAKES - 2 * PEAK_TAKES):
             allocated[-1] += pool.use(SMALL)
     assert allocated[2:] == [0, 0]
+
+
+def test_a_pattern_that_is_over_is_forgotten():
+    pool = Pool()
+    for _ in range(5):
+        pool.use(BIG)
+        pool.use(SMALL)
+    for _ in range(PATTERN_TAKES - PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == BIG + SMALL
+    for _ in range(3 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL
+    assert pool.use(BIG) == 1
+    for _ in range(2 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL, "once is no pattern"
+
+
+def patterns(count, times):
+    """Take `count` buffers of about one size `times` times over; return the pool and what each round allocated."""
+    pool, rounds = Pool(), []
+    for _ in range(times):
+        rounds.append(sum(pool.use(BIG + one) for one in range(count)))
+    return pool, rounds
+
+
+def test_a_long_pattern_of_many_times_what_is_in_use_is_not():
+    pool, rounds = patterns(3 * PEAK_TAKES, 10)
+    assert min(rounds) > PEAK_TAKES
+    assert pool.bytes <= (PATTERN_TIMES + 1) * (BIG + 3 * PEAK_TAKES)

@@ -1,6 +1,7 @@
 """`reducer doctor`: bad input is refused before anything is measured, and what was measured is judged."""
 
 import json
+import logging
 from dataclasses import asdict, replace
 
 import pytest
@@ -8,6 +9,16 @@ from click.testing import CliRunner
 from support.fakes.doctor_facts import healthy
 
 from reducer.commands.main import main
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    """The command says how much this process logs, and never has another one after it."""
+    monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
+    client = logging.getLogger("reduction.client")
+    level = client.level
+    yield
+    client.setLevel(level)
 
 
 def run(*options, **variables):

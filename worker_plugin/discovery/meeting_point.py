@@ -8,10 +8,10 @@ import logging
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from reduction.client.access import OPEN, Access
-from reduction.discovery.resolve import resolve
+from reduction.discovery.resolve import Sources, resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
 from reduction.text import load_json
@@ -19,7 +19,7 @@ from reduction.values import from_json
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
-from worker_plugin.discovery.addresses import NO_SOURCES, Sources, configured, dns_names_in, lists_in
+from worker_plugin.discovery.addresses import configured
 from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
@@ -75,8 +75,7 @@ class MeetingPoint:
     started: tuple[EmbeddedReducer, ...] = ()
     #: The job's name and group under which this rank has borrowed them; a rail has another name than the job.
     user: User = ("", "")
-    #: What may name other reducers while the job runs.
-    sources: Sources = NO_SOURCES
+    sources: Sources = field(default_factory=dict)
     #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
     source: str = ""
     #: What this rank says of its addresses, if the ranks have no store to agree on them.
@@ -102,7 +101,7 @@ class MeetingPoint:
             job,
             addresses,
             access,
-            sources=from_json(Sources, fields["sources"]),
+            sources={text: tuple(named) for text, named in fields["sources"].items()},
             colocation=None if colocation is None else from_json(Colocation, colocation),
             user=(job, group),
         )
@@ -113,7 +112,7 @@ class MeetingPoint:
             {
                 "job": self.job,
                 "addresses": self.addresses,
-                "sources": dataclasses.asdict(self.sources),
+                "sources": self.sources,
                 # Whoever can read the store could take part as a rank anyway.
                 "token": "" if self.embedded is None else self.embedded.token,
                 "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
@@ -204,7 +203,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "")
         resolved.addresses,
         access,
         source=named_here.source,
-        sources=Sources(dns_names_in(wanted), resolved.of_names, lists_in(wanted), resolved.of_lists),
+        sources=resolved.sources,
         colocation=colocation,
         user=(job, group),
     )

@@ -36,7 +36,7 @@ def dns(monkeypatch):
 
 
 def test_plain_addresses_need_no_name_server(dns):
-    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == Resolved(("b:2", "a:1"))
+    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == Resolved(("b:2", "a:1"), {})
     assert dns.asked == []
 
 
@@ -53,7 +53,9 @@ def test_ranges_are_addresses_too(dns):
 def test_a_dns_name_becomes_all_its_addresses_sorted_without_repetition(dns):
     dns.script.append(answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"))
     everything = ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051")
-    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == Resolved(everything, everything)
+    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == Resolved(
+        everything, {"dns:reducers.svc:50051": everything}
+    )
     assert dns.asked == [(100.0, "reducers.svc", 50051)]
 
 
@@ -62,7 +64,7 @@ def test_names_and_addresses_may_be_mixed_and_overlap(dns):
     listed = ("10.0.0.6:50051", "dns:all:50051", "dns:some:50051", "c:3")
     assert resolve(listed, 1.0, 1000.0) == Resolved(
         ("10.0.0.6:50051", "10.0.0.5:50051", "c:3"),
-        ("10.0.0.5:50051", "10.0.0.6:50051"),
+        {"dns:all:50051": ("10.0.0.5:50051", "10.0.0.6:50051"), "dns:some:50051": ("10.0.0.6:50051",)},
     )
 
 
@@ -106,7 +108,8 @@ def test_only_some_schemes_may_stand_for_other_reducers_later(dns, tmp_path):
     texts = ("b:2", f"file:{tmp_path}/list", "slurm:0:3", "dns:n:4")
     found = resolve(texts, 1.0, 1000.0, {"SLURM_JOB_NODELIST_HET_GROUP_0": "c[1-2]"})
     assert found == Resolved(
-        ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), of_names=("10.0.0.5:4",), of_lists=("a:1", "b:2")
+        ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"),
+        {f"file:{tmp_path}/list": ("a:1", "b:2"), "dns:n:4": ("10.0.0.5:4",)},
     )
 
 

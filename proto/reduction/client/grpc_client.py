@@ -12,12 +12,14 @@ from typing import Any
 import grpc
 
 from reduction import limits, wire
+from reduction.blocking import look_up
 from reduction.client.access import OPEN, Access
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
 from reduction.text import printable
 from reduction.transports.grpc_reasons import plain, shorter
+from reduction.transports.grpc_sockets import Address
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
 
@@ -105,6 +107,15 @@ class GrpcEndpoint:
         """End all streams and the connection."""
         if self._channel is not None:
             await self._channel.close()
+
+
+async def peers_of(address: str) -> set[Address]:
+    """Return what gRPC's sockets to HOST:PORT may be connected to; nothing if the host has no address."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
+        answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
+        return {(str(answer[4][0]), int(port)) for answer in answers}
+    return set()
 
 
 class GrpcStream:

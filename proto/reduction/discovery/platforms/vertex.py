@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reduction.discovery.cluster import Cluster, Role
-from reduction.discovery.platforms.documents import Malformed, malformed, parse_object, strings
+from reduction.discovery.platforms.documents import Malformed, parse_document, strings
 from reduction.errors import ConfigError
 
 VARIABLE = "CLUSTER_SPEC"
@@ -50,11 +50,7 @@ def parse(spec: str, pool: str = POOL, job_id: str | None = None) -> Cluster:
     Raises:
         ConfigError: it is malformed.
     """
-    document = parse_object(VARIABLE, "Vertex AI", spec)
-    try:
-        return _parse(document, pool, job_id)
-    except Malformed as error:
-        raise malformed(VARIABLE, "Vertex AI", spec, str(error)) from None
+    return parse_document(VARIABLE, "Vertex AI", spec, lambda document: _parse(document, pool, job_id))
 
 
 def _parse(document: Mapping[str, Any], pool: str, job_id: str | None) -> Cluster:

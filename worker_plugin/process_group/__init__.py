@@ -15,10 +15,12 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points
     feedback            error feedback for HSDP
 """
 
+from _reduction_server_entry_points import register_backend
+
 from worker_plugin.process_group.feedback import add_error_feedback
 from worker_plugin.process_group.options import ReductionOptions
-from worker_plugin.process_group.register import register, state_of
+from worker_plugin.process_group.register import state_of
 
-register()
+register_backend()
 
 __all__ = ["ReductionOptions", "add_error_feedback", "state_of"]

@@ -1,9 +1,8 @@
-"""Makes the backend known to torch, and makes groups for it."""
+"""Makes groups for torch, which asks by name; and finds what is behind one."""
 
 from __future__ import annotations
 
 import torch
-from _reduction_server_entry_points import register_backend
 from reduction.errors import ConfigError
 from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
 from torch.distributed import ProcessGroup
@@ -14,11 +13,6 @@ from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
 from worker_plugin.process_group.groups import ReductionBackend, ReductionProcessGroup
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.state import ReductionState
-
-
-def register() -> None:
-    """Make the backend "reduction" known to torch. Idempotent."""
-    register_backend()
 
 
 def make_group(options: _DistributedBackendOptions, pg_options: object) -> ProcessGroup | Backend:

@@ -147,20 +147,13 @@ class GrpcStream:
     def divert(self) -> None:
         """Do nothing: gRPC receives into memory of its own, never into the sink's."""
 
+    # It has no connection of its own. `fork` finds gRPC's sockets by their addresses.
     sent = None
+    descriptor = -1
+    plane = ""
 
     def pace(self, bytes_per_s: int) -> None:
         """Do nothing: it has no connection of its own; see `Links.pace`."""
-
-    @property
-    def descriptor(self) -> int:
-        """-1: gRPC does not tell; `fork` finds its sockets by their addresses."""
-        return -1
-
-    @property
-    def plane(self) -> str:
-        """Empty: it has no connection of its own."""
-        return ""
 
     def cancel(self) -> None:
         """End the stream at once."""

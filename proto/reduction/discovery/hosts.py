@@ -65,7 +65,7 @@ def cluster_of_lists(workers: str, reducers: str, port: int, is_own: IsOwn) -> C
             f"this host is {own[0]!r} as well as {own[1]!r} of the lists: say which with --host"
         )
     name = own[0] if own else None
-    cluster = cluster_of_hosts("--hosts", of_reducers, port, of_workers, name, None)
+    cluster = cluster_of_hosts("--hosts", of_reducers, port, of_workers, name)
     addresses = {host: join_host_and_port(host, port) for host in of_reducers}
     bind = addresses[name] if name in addresses and _is_ip(name) else cluster.bind
     return replace(cluster, reducers=tuple(addresses.values()), bind=bind)

@@ -66,8 +66,7 @@ def _clusters(environ: Mapping[str, str]) -> list[tuple[Cluster, str]]:
     """Return what the documents of platforms say, each with its name."""
     found = []
     if spec := environ.get(vertex.VARIABLE):
-        found.append((vertex.parse(spec, job_id=environ.get(vertex.JOB_ID)), vertex.VARIABLE))
+        found.append((vertex.parse(spec), vertex.VARIABLE))
     if (document := sagemaker.read(environ)) is not None:
-        cluster = sagemaker.parse(document, job_name=environ.get(sagemaker.JOB_NAME))
-        found.append((cluster, "SageMaker's resourceconfig.json"))
+        found.append((sagemaker.parse(document), "SageMaker's resourceconfig.json"))
     return found

@@ -25,7 +25,6 @@ from reduction.errors import ConfigError
 
 VARIABLE = "SM_RESOURCE_CONFIG"
 GROUP = "reducers"
-JOB_NAME = "TRAINING_JOB_NAME"
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -41,7 +40,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} is there, so this is no SageMaker training"
         )
-    cluster = parse(document, group or GROUP, number, environ.get(JOB_NAME))
+    cluster = parse(document, group or GROUP, number)
     if not cluster.reducers:
         others = ", ".join(map(repr, _read(document)[1])) or "none"
         raise ConfigError(f"resourceconfig.json has no instance group {group or GROUP!r}; it has {others}")
@@ -69,9 +68,7 @@ def read(environ: Mapping[str, str]) -> str | None:
         raise ConfigError(f"{path(environ)} cannot be read: {error}") from None
 
 
-def parse(
-    document: str, group: str = GROUP, port: int = DEFAULT_PORT, job_name: str | None = None
-) -> Cluster:
+def parse(document: str, group: str = GROUP, port: int = DEFAULT_PORT) -> Cluster:
     """Return the cluster of a resourceconfig.json with the reducers in one of its groups; none if that is not there.
 
     Raises:
@@ -82,8 +79,7 @@ def parse(
         raise ConfigError(f"resourceconfig.json says that the instance group {group!r} has no hosts")
     reducers = hosts_of.pop(group, [])
     workers = _in_order([host for hosts in hosts_of.values() for host in hosts])
-    job = f"sagemaker-{job_name}" if job_name else None
-    return cluster_of_hosts("sagemaker", reducers, port, workers, own, job)
+    return cluster_of_hosts("sagemaker", reducers, port, workers, own)
 
 
 def _read(document: str) -> tuple[Any, dict[str, list[str]]]:

@@ -9,6 +9,7 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from reduction.client.access import OPEN, Access
 from reduction.discovery.resolve import Sources, resolve
@@ -84,13 +85,12 @@ class MeetingPoint:
     run: str = ""
 
     @classmethod
-    def from_json(cls, text: str, config: PluginConfig, group: str = "") -> MeetingPoint:
-        """Return rank 0's choice on another rank of the group, from a string of `to_json`.
+    def from_json(cls, fields: dict[str, Any], config: PluginConfig, group: str = "") -> MeetingPoint:
+        """Return rank 0's choice on another rank of the group, from the result of `to_json`.
 
         Raises:
             ConfigError: the settings do not give access to the reducers.
         """
-        fields = json.loads(text)
         job, token = fields["job"], fields["token"]
         addresses = tuple(fields["addresses"])
         access = OPEN
@@ -106,18 +106,16 @@ class MeetingPoint:
             user=(job, group),
         )
 
-    def to_json(self) -> str:
-        """Return the part that the other ranks must know."""
-        return json.dumps(
-            {
-                "job": self.job,
-                "addresses": self.addresses,
-                "sources": self.sources,
-                # Whoever can read the store could take part as a rank anyway.
-                "token": "" if self.embedded is None else self.embedded.token,
-                "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
-            }
-        )
+    def to_json(self) -> dict[str, Any]:
+        """Return the part that the other ranks must know, as JSON has it."""
+        return {
+            "job": self.job,
+            "addresses": self.addresses,
+            "sources": self.sources,
+            # Whoever can read the store could take part as a rank anyway.
+            "token": "" if self.embedded is None else self.embedded.token,
+            "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
+        }
 
     @property
     def own_reducers(self) -> tuple[EmbeddedReducer, ...]:

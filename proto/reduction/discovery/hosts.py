@@ -32,7 +32,7 @@ def hosts_in(name: str, text: str) -> tuple[str, ...]:
     for entry in filter(None, map(str.strip, text.split(","))):
         bare = entry.removeprefix("[").removesuffix("]")
         try:
-            check_address(f"{_bracketed(bare)}:1")
+            check_address(join_host_and_port(bare, 1))
         except ConfigError:
             raise ConfigError(f"{name}: {entry!r} is not a host: write names without a port") from None
         found += expand(bare)
@@ -76,7 +76,3 @@ def _is_ip(host: str) -> bool:
         return bool(ipaddress.ip_address(host))
     except ValueError:
         return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

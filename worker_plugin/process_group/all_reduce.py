@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from worker_plugin.config import AllSettings
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.process.at_exit import ClosedAtExit
-from worker_plugin.process_group.inner import backends_of, not_compiled, register_backends
+from worker_plugin.process_group.inner import backends_of, forward_all, not_compiled, register_backends
 from worker_plugin.process_group.order import Order
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import each_once, is_admitted
@@ -105,6 +105,10 @@ class ReducersFirst:
     _order: Order
     #: Does what reducers do not.
     _inner: ProcessGroup
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        forward_all(cls)
 
     def _set_up(self, ranks: _DistributedBackendOptions, settings: AllSettings) -> dict[str, Any]:
         """Make what the attributes refer to; return the backends of the inner group, by the kind of device."""

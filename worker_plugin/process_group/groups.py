@@ -10,11 +10,10 @@ from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from worker_plugin.config import AllSettings
-from worker_plugin.process_group import inner
 from worker_plugin.process_group.all_reduce import ReducersFirst
+from worker_plugin.process_group.inner import register_backends
 
 
-@inner.forwards(inner.FORWARDED, ProcessGroup)
 class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc]  # its overloads are one method here
     """A group of ranks whose all-reduces go through the reducers; it takes the place of torch's own group.
 
@@ -29,10 +28,9 @@ class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc] 
         backends = self._set_up(ranks, settings)
         # In this group as well: C++ asks it for what it cannot override (reduce, gather), and takes
         # that way without the GIL.
-        inner.register_backends(self, backends)
+        register_backends(self, backends)
 
 
-@inner.forwards(inner.FORWARDED, Backend)
 class ReductionBackend(ReducersFirst, Backend):
     """The same for torch 2.14 and newer, whose own process group has it inside, one for each device.
 

@@ -10,7 +10,7 @@ group the GIL is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -90,20 +90,14 @@ def register_backends(group: ProcessGroup, backends: dict[str, Any]) -> None:
     group._set_default_backend(kinds["cpu"])
 
 
-_T = TypeVar("_T", bound=type)
 _C = TypeVar("_C", bound=Callable[..., Any])
 
 
-def forwards(names: Iterable[str], base: type) -> Callable[[_T], _T]:
-    """Give a class the methods of its base class that have these names; they call `self._inner`'s."""
-
-    def decorate(cls: _T) -> _T:
-        for name in names:
-            if hasattr(base, name):
-                setattr(cls, name, _forwarder(name))
-        return cls
-
-    return decorate
+def forward_all(cls: type) -> None:
+    """Have the methods of FORWARDED that a class has from torch call `self._inner`'s instead."""
+    for name in FORWARDED:
+        if hasattr(cls, name):
+            setattr(cls, name, _forwarder(name))
 
 
 def not_compiled(method: _C) -> _C:

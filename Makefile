@@ -15,6 +15,8 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := $(CURDIR)/.venv-frameworks
 # Another one, as large, of tools that look at what is in deploy/ and of two clouds' libraries.
 DEPLOY := $(CURDIR)/.venv-deploy
+# Modules are compiled when they are first imported, and most never are: for torch that saves a quarter of a minute.
+PIP_INSTALL := -m pip install --no-compile -c constraints.txt
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
 # The fast suites, and what they must cover together to the last branch. Folders: to find a package inside
@@ -60,8 +62,8 @@ test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on 
 
 test-integrations: ## Train with Lightning, Accelerate, Transformers, Ray, Spark, torchft and WebDataset, in an environment of their own.
 	$(FRAMEWORKS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt torch
-	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e \
+	$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --quiet torch
+	$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --quiet -e \
 		'.[lightning,accelerate,transformers,ray,torchft]' hypothesis pytest pytest-timeout \
 		mlflow parameterized pillow pyspark 'pandas<3' pyarrow requests tabulate tensorboard webdataset
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks tests/examples/test_ladder.py $(ARGS)
@@ -105,10 +107,10 @@ clean: ## Remove caches, builds and results, but not .venv.
 # torch first, and alone: if it cannot be had, that shows before everything else is downloaded.
 $(RUNTIME): pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,demo]'
+	$(BIN)/python $(PIP_INSTALL) torch
+	$(BIN)/python $(PIP_INSTALL) --quiet -e '.[torch,demo]'
 	@touch $@
 
 $(STAMP): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP_INSTALL) --quiet -e '.[dev]'
 	@touch $@

@@ -89,8 +89,11 @@ class World:
         index = pick // len(self.ranks) % len(rank.lanes)
         if not rank.results[index]:
             return
-        push = rank.results[index].popleft()
-        assert rank.lanes[index].on_result(push.seq, push.chunk) == push
+        lane, push = rank.lanes[index], rank.results[index].popleft()
+        for seq, chunk in {(0, 0), *(pending[:2] for pending in lane.pending)} - {push[:2]}:
+            assert lane.on_result(seq, chunk) is None, "not the oldest push"
+        assert lane.on_result(push.seq, push.chunk) == push
+        assert lane.pending or lane.on_result(push.seq, push.chunk) is None, "a second time"
         if rank.window.needs(push.seq, push.chunk):
             rank.window.take(push.seq, push.chunk)
 

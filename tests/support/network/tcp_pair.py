@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 from contextlib import contextmanager
+from functools import wraps
 
 import uvloop
 from reduction.model import Collective, DType, Push, ReduceOp, Result
@@ -32,6 +33,16 @@ def run(test, run_loop=uvloop.run, bugs=()):
 
     run_loop(bounded())
     assert [context.get("exception") for context in raised] == list(bugs), raised
+
+
+def on_loop(test):
+    """Make a test of a coroutine function, as `run` does."""
+
+    @wraps(test)
+    def ran(*arguments, **named):
+        run(test(*arguments, **named))
+
+    return ran
 
 
 class Recorder:

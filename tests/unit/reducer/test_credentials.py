@@ -73,17 +73,20 @@ def test_certificates_wait_until_all_their_files_are_new(tmp_path, caplog):
     files = Authority(tmp_path).files("127.0.0.1")
     new = Authority(tmp_path, "new").files("127.0.0.1")
     certificates = Certificates(files)
+    before = certificates.context()
     certificates.look()
-    assert certificates._take_renewed() is None
-    Path(files.cert).write_bytes(Path(new.cert).read_bytes())
-    with caplog.at_level(logging.WARNING):
+    for name, is_taken in (("cert", False), ("key", True)):
+        put(new, files, name)
         certificates.look()
+        assert (certificates.context() is not before) == is_taken
+        assert (certificates._take_renewed() is not None) == is_taken
     assert "cannot be used as certificate and private key" in caplog.text
-    assert certificates._take_renewed() is None
-    Path(files.key).write_bytes(Path(new.key).read_bytes())
-    certificates.look()
-    assert certificates._take_renewed() is not None
-    assert certificates._take_renewed() is None
+    assert certificates._take_renewed() is None, "gRPC has it"
+
+
+def put(source, target, *names):
+    for name in names or ("cert", "key"):
+        Path(getattr(target, name)).write_bytes(Path(getattr(source, name)).read_bytes())
 
 
 def test_at_the_start_the_files_must_be_good(tmp_path):
@@ -92,21 +95,14 @@ def test_at_the_start_the_files_must_be_good(tmp_path):
 
 
 def test_when_the_certificates_expire_follows_their_files(tmp_path):
-    authority = Authority(tmp_path)
-    files = authority.files("localhost")
+    files = Authority(tmp_path).files("localhost")
     certificates = Certificates(files)
     before = dict(certificates.expiry)
     assert set(before) == {"own", "ca"}
-    made = trustme.CA()
-    Path(files.ca).write_bytes(Path(files.ca).read_bytes() + short_lived(made))
+    of_2030 = trustme.CA().issue_cert("h", not_after=datetime.fromtimestamp(1_900_000_000, UTC))
+    Path(files.ca).write_bytes(Path(files.ca).read_bytes() + of_2030.cert_chain_pems[0].bytes())
     certificates.look()
     assert certificates.expiry == {"own": before["own"], "ca": 1_900_000_000.0}
-
-
-def short_lived(authority):
-    """Return a PEM certificate that expires in 2030."""
-    when = datetime.fromtimestamp(1_900_000_000, UTC)
-    return authority.issue_cert("h", not_after=when).cert_chain_pems[0].bytes()
 
 
 @pytest.mark.parametrize(
@@ -120,16 +116,10 @@ def test_a_pair_out_of_date_is_not_taken(tmp_path, caplog, days, what):
     put(new, files)
     certificates.look()
     assert f"still using what was read before: the new {files.cert}{what}" in caplog.text
-    assert certificates._take_renewed() is None
     assert (certificates.context(), certificates.expiry) == before
     put(authority.files("127.0.0.1", days=(-1.0, 50.0)), files)
     certificates.look()
-    assert certificates._take_renewed() is not None
-
-
-def put(source, target):
-    for name in ("cert", "key"):
-        Path(getattr(target, name)).write_bytes(Path(getattr(source, name)).read_bytes())
+    assert certificates.context() is not before[0]
 
 
 def test_a_pair_is_taken_when_its_time_has_come(tmp_path):
@@ -137,12 +127,13 @@ def test_a_pair_is_taken_when_its_time_has_come(tmp_path):
     files = authority.files("127.0.0.1")
     now = time.time()
     certificates = Certificates(files, lambda: now)
+    before = certificates.context()
     put(authority.files("127.0.0.1", days=(1.0, 90.0)), files)
     certificates.look()
-    assert certificates._take_renewed() is None
+    assert certificates.context() is before
     now += 2 * DAY_S
     certificates.look()
-    assert certificates._take_renewed() is not None
+    assert certificates.context() is not before
 
 
 def test_files_that_change_while_they_are_read_are_read_again(token_file):

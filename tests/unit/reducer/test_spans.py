@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from reduction.timeline.reducer_record import from_json
 
 from reducer.spans import KEPT, Spans
@@ -17,13 +16,8 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def test_a_collective_has_its_ranks_and_its_last_ones(tmp_path, clock):
-    cpu = Clock()
+def test_a_collective_has_its_ranks_and_its_last_ones(tmp_path):
+    clock, cpu = Clock(), Clock()
     spans = Spans(tmp_path, "r:1", clock, cpu)
     for now, rank in ((1.0, 0), (1.5, 2), (3.0, 1)):
         clock.now, cpu.now = now, now / 10

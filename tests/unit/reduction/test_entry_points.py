@@ -43,14 +43,18 @@ def put(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> None:
     monkeypatch.setitem(sys.modules, name, module)
 
 
+def put_plugin(monkeypatch: pytest.MonkeyPatch, folder: str, name: str, **members: Any) -> None:
+    put(monkeypatch, "worker_plugin", __path__=[str(ROOT / "worker_plugin")])
+    put(monkeypatch, f"worker_plugin.{folder}")
+    put(monkeypatch, f"worker_plugin.{folder}.{name}", **members)
+
+
 def test_the_backend_is_registered_once(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     entry_points.on_import_torch()
     maker = distributed.Backend._plugins["REDUCTION"]
     monkeypatch.setattr(distributed.Backend, "register_backend", None)
     entry_points.on_import_torch()
-    put(monkeypatch, "worker_plugin", __path__=[str(ROOT / "worker_plugin")])
-    put(monkeypatch, "worker_plugin.process_group")
-    put(monkeypatch, "worker_plugin.process_group.register", make_group=lambda *arguments: arguments)
+    put_plugin(monkeypatch, "process_group", "register", make_group=lambda *arguments: arguments)
     assert maker("options", None) == ("options", None)
 
 
@@ -62,9 +66,7 @@ def test_a_torch_without_distributed(distributed: Any) -> None:
 
 def test_the_variable_installs_what_it_asks_for(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wishes: list[str] = []
-    put(monkeypatch, "worker_plugin", __path__=[str(ROOT / "worker_plugin")])
-    put(monkeypatch, "worker_plugin.integrations")
-    put(monkeypatch, "worker_plugin.integrations.auto", install=wishes.append)
+    put_plugin(monkeypatch, "integrations", "auto", install=wishes.append)
     entry_points.on_import_torch()
     assert not wishes
     monkeypatch.setenv(entry_points.VARIABLE, "ddp")
@@ -92,9 +94,7 @@ def test_whatever_happens_in_our_packages_torch_is_imported(
     def install(_: str) -> None:
         raise error
 
-    put(monkeypatch, "worker_plugin", __path__=[str(ROOT / "worker_plugin")])
-    put(monkeypatch, "worker_plugin.integrations")
-    put(monkeypatch, "worker_plugin.integrations.auto", install=install)
+    put_plugin(monkeypatch, "integrations", "auto", install=install)
     monkeypatch.setenv(entry_points.VARIABLE, "ddp")
     entry_points.on_import_torch()
     said = capsys.readouterr().err

@@ -27,15 +27,12 @@ def test_chunk_count(numel, itemsize, chunk_bytes, chunks):
     assert layout.chunk_count(numel, itemsize, chunk_bytes) == chunks
 
 
-def test_span_of_full_last_and_empty_chunks():
+def test_span_of_full_last_and_empty_chunks_and_beyond_the_end():
     assert layout.chunk_range(0, 600, 4, 1024) == (0, 1024)
     assert layout.chunk_range(1, 600, 4, 1024) == (1024, 2048)
     assert layout.chunk_range(2, 600, 4, 1024) == (2048, 2400)
-    assert layout.chunk_range(0, 0, 4, 1024) == (0, 0)
-
-
-def test_span_beyond_the_end_is_empty():
     assert layout.chunk_range(7, 600, 4, 1024) == (2400, 2400)
+    assert layout.chunk_range(0, 0, 4, 1024) == (0, 0)
 
 
 @given(numel=st.integers(0, 1 << 20), itemsize=st.sampled_from([2, 4, 8]), kib=st.integers(1, 4096))
@@ -151,17 +148,13 @@ def test_every_push_costs_something():
 def test_fingerprint_is_the_same_in_every_process_and_version():
     # Literal values: ranks of different releases compare these numbers.
     assert layout.fingerprint([]) == 0xB4B2797457A0A6E4
-    assert layout.fingerprint([0, 12, 34]) == 0xA48EE29D7441BDF9
+    assert layout.fingerprint(iter([0, 12, 34])) == 0xA48EE29D7441BDF9
 
 
 def test_fingerprint_tells_layouts_apart():
     layouts = [(), (0,), (1,), (12,), (1, 2), (2, 1), (1, 2, 0), (0, 1, 2), (121,), (1, 21)]
     assert len({layout.fingerprint(numbers) for numbers in layouts}) == len(layouts)
     assert all(0 <= layout.fingerprint(numbers) < 1 << 64 for numbers in layouts)
-
-
-def test_fingerprint_takes_any_iterable():
-    assert layout.fingerprint(iter([3, 4])) == layout.fingerprint((3, 4))
 
 
 def test_limits_fit_together():

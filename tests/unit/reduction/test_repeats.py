@@ -49,12 +49,6 @@ def test_a_flood_without_end_is_one_line_in_a_while(scene):
     assert all(line.startswith("left out kind=refused peer=10.0.0.1 times=") for line in counts)
 
 
-def test_what_a_peer_says_makes_no_other_line_of_it(scene):
-    for number in range(100):
-        scene.say(text=f"I am {number}")
-    assert len(scene.lines()) == BURST
-
-
 def test_other_kinds_peers_levels_and_loggers_have_their_own(scene):
     for _ in range(10):
         scene.say(burst=1)

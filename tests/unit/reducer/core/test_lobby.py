@@ -95,6 +95,7 @@ def test_a_process_that_has_ended_is_told_once_its_call_is_over():
     hear(lobby, 2)
     assert lobby.on_ended("job", A) == (), "it has another call"
     lobby.on_end(1, 5.0)
+    assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True)]
     assert lobby.on_ended("job", A) == (2,)
     assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True, has_ended=True)]
     assert lobby.on_ended("job", b"?" * 16) == lobby.on_ended("other", A) == ()

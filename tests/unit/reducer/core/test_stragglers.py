@@ -9,13 +9,9 @@ from reducer.core.stragglers import LATEST, Stragglers
 from reducer.core.totals import JobTotals
 
 
-def test_before_the_first_chunk():
-    assert Stragglers(JobTotals()).last() == ()
-    assert Stragglers(JobTotals()).times() == WaitTimes()
-
-
 def test_every_rank_that_was_last_is_counted_and_its_time_added_up():
     waits = Stragglers(JobTotals())
+    assert waits.last() == ()
     for rank, waited_s in [(3, 0.5), (1, 0.25), (3, 2.0)]:
         waits.note(rank, waited_s, 0.0)
     assert waits.last() == (LastRank(1, 1, 0.25), LastRank(3, 2, 2.5))
@@ -23,7 +19,13 @@ def test_every_rank_that_was_last_is_counted_and_its_time_added_up():
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(1, (0, 0, 0, 0)), (2, (0, 0, 0, 1)), (100, (49, 89, 98, 99)), (101, (50, 90, 99, 100))],
+    [
+        (0, (0, 0, 0, 0)),
+        (1, (0, 0, 0, 0)),
+        (2, (0, 0, 0, 1)),
+        (100, (49, 89, 98, 99)),
+        (101, (50, 90, 99, 100)),
+    ],
 )
 def test_percentiles_by_nearest_rank(count, expected):
     waits = Stragglers(JobTotals())
@@ -41,46 +43,11 @@ def test_percentiles_are_about_the_latest_chunks_only():
     assert waits.last() == (LastRank(0, LATEST + 1, LATEST + 100.0),)
 
 
-# ---- wall-clock time ----
-
-
-def test_chunks_that_wait_at_the_same_time_count_once():
-    totals = JobTotals()
-    waits = Stragglers(totals)
-    for now in (10.0, 10.5, 11.0):
-        waits.wait_for(1, now)
-    for now in (12.0, 12.5, 13.0):
-        waits.note(1, 1.0, now)
-    assert totals.straggler_s == {1: 3.0}
-    assert sum(totals.chunk_waits.counts) == 3
-
-
-def test_the_time_between_two_waits_does_not_count():
-    totals = JobTotals()
-    waits = Stragglers(totals)
-    for begin, end in ((10.0, 10.5), (20.0, 20.25)):
-        waits.wait_for(1, begin)
-        waits.note(1, 1.0, end)
-    assert totals.straggler_s == {1: 0.75}
-
-
-def test_two_ranks_may_be_waited_for_at_the_same_time():
+def test_what_is_dropped_counts_no_longer():
     totals = JobTotals()
     waits = Stragglers(totals)
     waits.wait_for(1, 10.0)
-    waits.wait_for(2, 11.0)
-    waits.note(1, 1.0, 12.0)
-    waits.note(2, 1.0, 14.0)
-    assert totals.straggler_s == {1: 2.0, 2: 3.0}
-
-
-def test_a_wait_that_goes_on_shows_and_what_is_dropped_counts_no_longer():
-    totals = JobTotals()
-    waits = Stragglers(totals)
-    waits.wait_for(1, 10.0)
-    waits.settle(11.0)
     waits.settle(11.5)
-    assert totals.straggler_s == {1: 1.5}
     waits.forget()
     waits.settle(20.0)
     waits.note(1, 1.0, 21.0)
@@ -106,6 +73,7 @@ def test_the_time_is_that_of_the_union_of_all_waits(waits_of, ticks):
             waits.settle(float(now))
         else:
             waits.note(rank, 0.0, float(now))
+    assert sum(totals.chunk_waits.counts) == len(spans)
     for rank in {rank for rank, _, _ in spans}:
         union = {second for one, begin, end in spans if one == rank for second in range(begin, end)}
         assert totals.straggler_s[rank] == len(union)

@@ -48,16 +48,23 @@ def test_long_names_are_wrapped(capsys):
     assert "it does not work fix first: 10.0.1.0:50051 from host-0: give both sides certificates" in text
 
 
-def test_reducers_of_this_host_share_memory_with_jobs(capsys):
-    near = replace(healthy(1, 2), workers=[worker(0, reducers=[reducer(0), reducer(1, is_near=True)])])
-    assert "2 of 2 processes can be used; jobs use shared memory and tcp" in report(near, capsys)
-
-
-def test_with_tls_nothing_is_shared(capsys):
-    near = replace(
-        healthy(1, 1), workers=[worker(0, reducers=[reducer(0, is_near=True, plane="tcp with TLS")])]
-    )
-    assert "1 of 1 processes can be used; jobs use tcp with TLS" in report(near, capsys)
+@pytest.mark.parametrize(
+    ("reducers", "text"),
+    [
+        (
+            [reducer(0), reducer(1, is_near=True)],
+            "2 of 2 processes can be used; jobs use shared memory and tcp",
+        ),
+        # With TLS nothing is shared.
+        (
+            [reducer(0, is_near=True, plane="tcp with TLS")],
+            "1 of 1 processes can be used; jobs use tcp with TLS",
+        ),
+    ],
+)
+def test_reducers_of_this_host_share_memory_with_jobs(capsys, reducers, text):
+    near = replace(healthy(1, len(reducers)), workers=[worker(0, reducers=reducers)])
+    assert text in report(near, capsys)
 
 
 def test_what_a_busy_host_may_explain_stands_below_it(capsys):
@@ -96,12 +103,6 @@ def test_there_is_no_forecast_without_rates():
     assert forecast(healthy(alone=[], incast=[], together=[]), MODEL) is None
 
 
-def test_one_host_cannot_say_what_all_do_now():
-    predicted = forecast(healthy(1, 2), MODEL)
-    assert predicted.now is None
-    assert predicted.training.workers == 4
-
-
 def test_what_the_slowest_link_costs(capsys):
     facts = healthy(4, 4)
     alone = [
@@ -120,9 +121,10 @@ def test_what_the_slowest_link_costs(capsys):
     )
 
 
-def test_there_is_no_price_of_what_was_not_measured(capsys):
+def test_one_host_cannot_say_what_all_do_now_nor_what_it_costs(capsys):
     priced = replace(MODEL, prices=Prices(worker=2.0, reducer=1.0))
     predicted = forecast(healthy(1, 2), priced)
-    assert predicted.now_cost is None
+    assert (predicted.now, predicted.now_cost) == (None, None)
+    assert predicted.training.workers == 4
     assert predicted.advice.best.cost is not None
     assert "the price is" not in report(healthy(1, 2), capsys, priced)

@@ -2,49 +2,36 @@
 
 import pytest
 from reduction.errors import ConfigError
-from reduction.model import EndedJob, JobStatus, Outcome, ReducerStatus
+from reduction.model import EndedJob, Outcome
+from support.scenes.looks import job, process, silent
 
 from reducer.launch import closing
-from reducer.observe.summary import Process
 
-ENDED = EndedJob(
-    job="job",
-    world_size=2,
-    id=b"i",
-    outcome=Outcome.ENDED,
-    collectives=3,
-    received_bytes=8,
-    sent_bytes=8,
-    seconds=1.0,
-)
-LIVE = JobStatus("job", 2, (), 1, True, 0, 0, 0, 0, 0, 1024, 1024, 0)
-
-
-def status(*, jobs=(), ended=()):
-    return ReducerStatus("1.0", b"i" * 16, 1.0, False, 0, 1, jobs, ended=ended)
+SAW = {"collectives": 3, "received_bytes": 8, "sent_bytes": 8, "seconds": 1.0}
+ENDED = EndedJob(job="job", world_size=2, id=b"i", outcome=Outcome.ENDED, **SAW)
 
 
 @pytest.mark.parametrize(
     ("answer", "auto", "code", "text"),
     [
-        (status(ended=(ENDED,)), "ddp", 1, "1 job of 2 ranks, 3 collectives, 8 B in, 8 B out"),
+        (process(ended=(ENDED,)), "ddp", 1, "1 job of 2 ranks, 3 collectives, 8 B in, 8 B out"),
         (
-            status(),
+            process(),
             "ddp",
             0,
             "no job came to the reducers, so nothing was summed there: a warning above says why",
         ),
-        (status(), "ddp", 127, "no job came to the reducers before the command ended with exit code 127"),
-        (status(), None, 0, "nothing was summed there: with --no-auto the script itself has to use them"),
-        (status(jobs=(LIVE,)), "group", 0, "a job is still at the reducers"),
-        (None, "ddp", 0, "its reducers do not say what they have done: refused"),
+        (process(), "ddp", 127, "no job came to the reducers before the command ended with exit code 127"),
+        (process(), None, 0, "nothing was summed there: with --no-auto the script itself has to use them"),
+        (process(job()), "group", 0, "a job is still at the reducers"),
+        (silent("a:1"), "ddp", 0, "its reducers do not say what they have done: refused"),
     ],
 )
 def test_the_line(monkeypatch, answer, auto, code, text):
     times = iter([0.0, 1.0, 9.0])
     monkeypatch.setattr(closing.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(closing.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(closing, "look", lambda *_: [Process("a:1", answer, "refused")])
+    monkeypatch.setattr(closing, "look", lambda *_: [answer])
     assert text in closing.closing_line(["a:1"], closing.own_access("token"), auto, code)
 
 

@@ -19,14 +19,6 @@ def nobody():
     return taken
 
 
-def test_all_are_there():
-    with listener() as one, listener() as other:
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
-        said = []
-        reach.wait_for_reducers(addresses, 10.0, said.append)
-    assert said == ["all 2 reducers are there"]
-
-
 def test_many_take_turns(monkeypatch):
     monkeypatch.setattr(reach, "DIALS_MAX", 1)
     with listener() as one:

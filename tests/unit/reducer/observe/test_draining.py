@@ -1,60 +1,54 @@
 """When `reducer drain` takes a process for ended, and what it says of one that is not."""
 
 import socket
+from dataclasses import replace
 
 import pytest
-from reduction.model import JobStatus, Peer, Presence, ReducerStatus
+from reduction.model import Presence
+from support.scenes import looks
+from support.scenes.looks import process, silent
 
 from reducer.observe import draining, status
 from reducer.observe.draining import ask_to_drain, has_ended, waits_for
 from reducer.observe.status import NoAnswer, StatusAccess, look_at
-from reducer.observe.summary import Process
 
-ONE, OTHER = b"1" * 16, b"2" * 16
+ONE, OTHER = (1).to_bytes(16), (2).to_bytes(16)
 
 
 def job(name, *presences):
-    peers = tuple(Peer(rank, bytes([rank]), "host", presence) for rank, presence in enumerate(presences))
-    return JobStatus(name, len(peers), peers, 1, True, 0, 0, 0, 0, 0, 1024, 4096, 0)
+    made = looks.job(name, ranks=len(presences))
+    peers = zip(made.peers, presences, strict=True)
+    return replace(made, peers=tuple(replace(peer, presence=presence) for peer, presence in peers))
 
 
-def answering(*jobs, address="127.0.0.1:1", incarnation=ONE):
-    return Process(address, ReducerStatus("0.1.0", incarnation, 1.0, True, 0, 1, jobs))
-
-
-def test_a_process_that_answers_has_not_ended_unless_it_is_another_one():
-    assert not has_ended(answering(), ONE)
-    assert has_ended(answering(incarnation=OTHER), ONE)
-
-
-def test_nobody_listens():
+def test_a_process_has_ended_when_another_one_answers_or_nobody_listens(monkeypatch):
+    assert not has_ended(process(), ONE)
+    assert has_ended(process(), OTHER)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        silent = Process(f"127.0.0.1:{server.getsockname()[1]}", None, "no answer")
-        assert not has_ended(silent, ONE)
-    assert has_ended(silent, ONE)
+        nobody = silent(f"127.0.0.1:{server.getsockname()[1]}")
+        assert not has_ended(nobody, ONE)
+    assert has_ended(nobody, ONE)
 
-
-def test_a_host_that_does_not_answer_is_not_taken_for_the_end(monkeypatch):
     def unreachable(*_, **__):
         raise OSError("no route to host")
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    assert not has_ended(Process("10.255.255.1:1", None, "no answer"), ONE)
+    assert not has_ended(nobody, ONE), "the host may be cut off"
 
 
 @pytest.mark.parametrize(
-    ("process", "text"),
+    ("look", "text"),
     [
-        (answering(), ""),
+        (process(), ""),
         (
-            answering(job("a", Presence.PRESENT, Presence.LEFT), job("b", Presence.PRESENT)),
+            process(job("a", Presence.PRESENT, Presence.LEFT), job("b", Presence.PRESENT)),
             "waits for job a (1 of 2 ranks), job b (1 of 1 ranks)",
         ),
-        (Process("127.0.0.1:1", None, "no route to host"), "does not answer: no route to host"),
+        (silent("127.0.0.1:1", "no route to host"), "does not answer: no route to host"),
     ],
 )
-def test_what_it_waits_for(process, text):
-    assert waits_for(process) == text
+def test_what_it_waits_for(look, text):
+    assert waits_for(look) == text
 
 
 def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypatch):
@@ -66,8 +60,8 @@ def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypa
         "call",
         lambda method, to, left_s, access: left.append(left_s) or real(method, to, left_s, access),
     )
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
         assert look_at(address, 0.2, StatusAccess()).reason == "Deadline Exceeded"
         answers = ask_to_drain([address], 0.2, StatusAccess())
     assert (answers.processes, answers.refusals) == ({}, {address: "Deadline Exceeded"})

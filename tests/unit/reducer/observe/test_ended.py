@@ -2,13 +2,12 @@
 
 import json
 
-from reduction.model import EndedJob, Outcome, ReducerStatus
+from reduction.model import EndedJob, Outcome
+from support.scenes.looks import MIB, process
 
 from reducer.observe.ended import ended_jobs, line
-from reducer.observe.summary import Process, summarize, to_json
+from reducer.observe.summary import summarize, to_json
 from reducer.observe.tables import make_console, render
-
-MIB = 1 << 20
 
 
 def ended(number=1, **values):
@@ -18,7 +17,7 @@ def ended(number=1, **values):
 
 
 def answer(*jobs):
-    return ReducerStatus("1.0", b"i" * 16, 60.0, False, 0, 1 << 30, (), ended=jobs)
+    return process(ended=jobs).status
 
 
 def test_a_job_of_several_reducers_is_one_job():
@@ -48,7 +47,7 @@ def test_the_closing_line():
 
 
 def test_status_shows_them(capsys):
-    summary = summarize([Process("a:1", answer(ended(outcome=Outcome.FAILED)))])
+    summary = summarize([process(ended=(ended(outcome=Outcome.FAILED),))])
     render(make_console(), summary, verbose=True)
     said = capsys.readouterr().out
     assert "no jobs" in said

@@ -25,36 +25,24 @@ def engine():
 
 
 def samples_of(text):
-    """Return the values of all series by name and by labels, apart from `process`."""
+    """Return the values of all series of process 3 by name and by other labels."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    assert {one.labels.pop("process") for one in samples} == {"3"}
+    assert {one.name.partition("_")[0] for one in samples} <= {"reducer", "process", "python"}
     return {
-        (
-            one.name,
-            *(f"{key}={value}" for key, value in sorted(one.labels.items()) if key != "process"),
-        ): one.value
-        for family in text_string_to_metric_families(text)
-        for one in family.samples
+        (one.name, *(f"{key}={value}" for key, value in sorted(one.labels.items()))): one.value
+        for one in samples
     }
 
 
 def exposed(engine, loop, **sources):
-    return samples_of(
-        Exposition(
-            EngineCollector(Sources(engine=engine, **{"paths": list} | sources), loop), number=3
-        ).text()
-    )
+    collector = EngineCollector(Sources(engine=engine, **{"paths": list} | sources), loop)
+    return samples_of(Exposition(collector, number=3).text())
 
 
 def job_totals(engine, job, **values):
     totals = engine.jobs.totals.by_label[JobLabel(job, "")] = JobTotals(**values)
     return totals
-
-
-def test_every_series_says_which_process_it_is_of(engine, loop):
-    job_totals(engine, "j", traffic={"tcp": Traffic(1, 2)})
-    text = Exposition(EngineCollector(Sources(engine=engine, paths=list), loop), number=3).text()
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-    assert {one.labels["process"] for one in samples} == {"3"}
-    assert {one.name.partition("_")[0] for one in samples} == {"reducer", "process", "python"}
 
 
 def test_the_counters_of_a_job(engine, loop):

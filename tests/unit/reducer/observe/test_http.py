@@ -74,13 +74,6 @@ def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_ther
     assert asked("/c", pages=pages) == Answer(text, status=HTTPStatus.NOT_FOUND)
 
 
-def test_pages_are_only_for_who_calls_this_host_by_a_name_of_its_own():
-    settings = {"pages": {"/": lambda: Answer("<p>")}, "allow": lambda host: host == "ours"}
-    assert asked("/", host="ours", **settings).status is HTTPStatus.OK
-    assert asked("/", host="theirs", **settings).status is HTTPStatus.MISDIRECTED_REQUEST
-    assert asked("/metrics", host="theirs", **settings).status is HTTPStatus.OK
-
-
 @pytest.mark.parametrize(
     "host",
     [

@@ -5,31 +5,35 @@ import json
 from dataclasses import replace
 
 import pytest
-from reduction.model import JobStatus, LastRank, Peer, Presence, ReducerStatus, Waiting
+from reduction.model import Presence, Waiting
 from rich.console import Console
+from support.scenes import looks
+from support.scenes.looks import MIB, silent
 
-from reducer.observe.summary import Process, summarize, to_json
+from reducer.observe.summary import summarize, to_json
 from reducer.observe.tables import make_console, render
 
-MIB = 1 << 20
 NAME = "run-0123456789abcdef0123456789abcdef"
 
 
-def job(received=0, *, name="job", ranks=3, last=(), gone=(), life=b"1", **more):
-    peers = tuple(
-        Peer(rank, life + bytes([rank]), f"host-{rank}", gone[rank] if rank in gone else Presence.PRESENT)
-        for rank in range(ranks)
-    )
-    waits = tuple(LastRank(rank, chunks, waited_s) for rank, chunks, waited_s in last)
-    values = {"epoch": 1, "started": True, "minimum": 0, "open_slots": 0, "reserved_bytes": MIB} | more
-    values |= {"chunk_bytes": 1024, "credit_bytes": MIB, "under_way_bytes": 0, "last": waits}
-    values = {"world_size": ranks} | values
-    return JobStatus(name, peers=peers, received_bytes=received, sent_bytes=received, **values)
+def job(received=0, *, name="job", gone=None, life=b"1", **values):
+    """Return a job of some life, of whose ranks some have gone."""
+    made = looks.job(name, received=received, **values)
+    peers = [
+        replace(peer, nonce=life + peer.nonce[1:], presence=(gone or {}).get(peer.rank, peer.presence))
+        for peer in made.peers
+    ]
+    return replace(made, peers=tuple(peers))
 
 
-def process(*jobs, number=0, up=10.0, draining=False):
-    status = ReducerStatus("0.1.0", bytes([number]) * 16, up, draining, 5 * MIB, 1 << 37, jobs)
-    return Process(f"100.100.100.{number}:50051", status)
+def process(*jobs, number=0, up=10.0, **values):
+    address = f"100.100.100.{number}:50051"
+    return looks.process(*jobs, address=address, life=number, uptime_seconds=up, **values)
+
+
+def one_job(*processes, before=()):
+    [one] = summarize(processes, before).jobs
+    return one
 
 
 def test_rates_are_sums_over_processes_between_two_looks():
@@ -42,17 +46,18 @@ def test_rates_are_sums_over_processes_between_two_looks():
     assert to_json(summary)["total"]["received_bytes_per_s"] == 3 * MIB
 
 
-def test_one_look_has_no_rates():
-    summary = summarize([process(job(MIB))])
-    assert summary.jobs[0].rates is None
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        (process(job(MIB)), ()),
+        (process(job(MIB), number=1), [process(job(0))]),  # another process
+        (process(job(MIB, life=b"2"), up=11.0), [process(job(0))]),  # another job
+    ],
+)
+def test_what_was_not_there_at_the_look_before_has_no_rate_yet(now, before):
+    summary = summarize([now], before)
+    assert (summary.jobs[0].rates, summary.rates) == (None, {})
     assert "received_bytes_per_s" not in to_json(summary)["jobs"][0]
-
-
-def test_a_process_or_a_job_that_began_between_the_looks_has_no_rate_yet():
-    assert summarize([process(job(MIB), number=1)], [process(job(0))]).jobs[0].rates is None
-    after = summarize([process(job(MIB, life=b"2"), up=11.0)], [process(job(0))])
-    assert after.jobs[0].rates is None
-    assert not after.rates
 
 
 def test_a_process_without_jobs_has_a_rate_of_nothing():
@@ -61,8 +66,7 @@ def test_a_process_without_jobs_has_a_rate_of_nothing():
 
 
 def test_jobs_of_one_name_that_have_nobody_in_common_are_two():
-    summary = summarize([process(job(1)), process(job(1, life=b"2"), number=1)])
-    assert len(summary.jobs) == 2
+    assert len(summarize([process(job(1)), process(job(1, life=b"2"), number=1)]).jobs) == 2
 
 
 @pytest.mark.parametrize(
@@ -83,17 +87,16 @@ def test_jobs_of_one_name_that_have_nobody_in_common_are_two():
     ],
 )
 def test_the_verdict(ranks, last, slowest, verdict):
-    [one] = summarize([process(job(ranks=ranks, last=last))]).jobs
+    one = one_job(process(job(ranks=ranks, last=last)))
     assert (one.slowest, one.verdict) == (slowest, verdict)
 
 
 def test_the_verdict_is_about_the_time_between_the_looks():
     before = [process(job(last=[(1, 1000, 100.0)]))]
     after = [process(job(last=[(1, 1004, 100.1), (2, 40, 2.0)]), up=11.0)]
-    [one] = summarize(after, before).jobs
-    assert one.slowest == "rank 2"
-    [idle] = summarize([process(job(last=[(1, 1000, 100.0)]), up=11.0)], before).jobs
-    assert idle.slowest == "rank 1", "of its whole life, when nothing has come in between"
+    assert one_job(*after, before=before).slowest == "rank 2"
+    idle = process(job(last=[(1, 1000, 100.0)]), up=11.0)
+    assert one_job(idle, before=before).slowest == "rank 1", "of its whole life, if nothing has come since"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +110,8 @@ def test_the_verdict_is_about_the_time_between_the_looks():
     ],
 )
 def test_the_state_is_a_word(values, state, ranks):
-    summary = summarize([process(job(**values)), process(job(), number=1)])
-    assert (summary.jobs[0].state, summary.jobs[0].ranks) == (state, ranks)
+    one = one_job(process(job(**values)), process(job(), number=1))
+    assert (one.state, one.ranks) == (state, ranks)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +133,10 @@ def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
     peer = job().peers[1]
     for waited_s, state, slowest in [(1.0, "running", "rank 2"), (9.2, "waiting", "rank 1: 9 s")]:
         waiting = Waiting(7, 0, waited_s, 1, (peer,))
-        parts = [
+        parts = (
             process(job(last=[(2, 80, 9.0)], waiting=waiting)),
             process(job(last=[(2, 80, 9.0)]), number=1),
-        ]
+        )
         summary = summarize(parts)
         assert (summary.jobs[0].state, summary.jobs[0].slowest) == (state, slowest)
     assert summary.jobs[0].verdict == "waits for rank 1 (host-1) for 9 s now"
@@ -146,8 +149,7 @@ def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
 
 
 def test_json_has_all_processes_and_words():
-    silent = Process("c:3", None, "refused", is_given=False)
-    summary = summarize([process(job(gone={1: Presence.LEFT}), draining=True), silent])
+    summary = summarize([process(job(gone={1: Presence.LEFT}), draining=True), silent("c:3")])
     answer = json.loads(json.dumps(to_json(summary), default=lambda value: value.hex()))
     first, second = answer["processes"]
     assert first["state"] == "draining"
@@ -160,31 +162,28 @@ def test_json_has_all_processes_and_words():
 @pytest.mark.parametrize("verbose", [False, True])
 def test_it_fits_80_columns(verbose):
     last = [(0, 1, 0.1), (1, 1, 0.1), (2, 80, 3.44)]
-    looks = [
+    both = [
         [process(job(size, name=NAME, last=last), number=number, up=up) for number in (100, 101)]
         for size, up in ((0, 90_000.0), (12_345 * MIB, 90_001.0))
     ]
     out = io.StringIO()
-    silent = Process("100.100.100.102:50051", None, "refused")
     console = Console(file=out, width=80, markup=False, highlight=False)
-    render(console, summarize([*looks[1], silent], looks[0]), verbose=verbose)
+    now, before = [*both[1], silent("100.100.100.102:50051")], both[0]
+    render(console, summarize(now, before), verbose=verbose)
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in out.getvalue()
     assert any(line.split()[:2] == ["100.100.100.102:50051", "no"] for line in lines)
     [total] = [line for line in lines if line.startswith("total")]
-    assert total.split() == ["total", "24690.0", "24690.0", "0", "B", "10.0", "MiB", "0%"]
+    assert total.split() == ["total", "24690.0", "24690.0", "122.0", "MiB", "10.0", "MiB", "0%"]
     if not verbose:
         assert len(lines) <= 10, out.getvalue()
         assert f"{NAME}: rank 2 (host-2) is last" in out.getvalue().replace("\n", " ")
 
 
 def test_further_processes_stand_below_the_reducer_that_was_given(capsys):
-    one, other = (process(number=number) for number in (1, 3))
-    one = replace(
-        one,
-        status=replace(one.status, siblings=(41001,), memory_limit_bytes=20 * MIB, resident_bytes=66 * MIB),
-    )
+    one = process(number=1, siblings=(41001,), memory_limit_bytes=20 * MIB, resident_bytes=66 * MIB)
+    other = process(number=3)
     sibling = replace(process(number=2), address="100.100.100.1:41001", is_given=False)
     render(make_console(), summarize([one, other, sibling]), verbose=False)
     heading, _, *rows = capsys.readouterr().out.splitlines()

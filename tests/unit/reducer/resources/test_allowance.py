@@ -7,7 +7,6 @@ import pytest
 from reducer.resources.allowance import (
     MEMORY_SHARE,
     MEMORY_UNKNOWN,
-    PROCESSES_DEFAULT_MAX,
     cores,
     default_memory_limit,
     default_processes,
@@ -51,44 +50,119 @@ def machine(tmp_path):
     return make
 
 
-@pytest.fixture
-def v2(machine):
-    """Return a function that makes a machine with cgroup v2 from the files of its cgroups."""
-
-    def make(files, path="/a/b", mounts=OTHERS + V2):
-        there = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-        return machine({"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mounts} | there)
-
-    return make
+def grouped(cgroup, mounts, files):
+    there = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    return {"proc/self/cgroup": cgroup, "proc/self/mountinfo": OTHERS + mounts} | there
 
 
-@pytest.fixture
-def v1(machine):
-    """Return a function that makes a machine with cgroup v1 from the files of its cgroups."""
-
-    def make(files, path="/a/b", mounts=OTHERS + V1):
-        lines = f"12:cpu,cpuacct:{path}\n11:memory:{path}\n1:name=systemd:/init\n"
-        there = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-        return machine({"proc/self/cgroup": lines, "proc/self/mountinfo": mounts} | there)
-
-    return make
+def v2(files, path="/a/b", mounts=V2):
+    """Return the files of a machine with cgroup v2 from those of its cgroups."""
+    return grouped(f"0::{path}\n", mounts, files)
 
 
-# ---- a machine ----
+def v1(files, path="/a/b", mounts=V1):
+    """Return the files of a machine with cgroup v1 from those of its cgroups."""
+    return grouped(f"12:cpu,cpuacct:{path}\n11:memory:{path}\n1:name=systemd:/init\n", mounts, files)
 
 
-def test_a_machine_without_cgroups(machine):
-    root = machine({})
-    assert (cores(root), memory(root)) == (16, 64 * GIB)
-    assert default_processes(root) == PROCESSES_DEFAULT_MAX == 8
-    assert default_memory_limit(root) == int(64 * GIB * MEMORY_SHARE)
+def cpu(folder, quota, period=100_000):
+    """Return the files of v1 for a quota."""
+    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": f"{period}\n"}
 
 
-@pytest.mark.parametrize(("count", "workers"), [(1, 1), (3, 3), (8, 8), (9, 8)])
-def test_the_cores_that_the_process_may_run_on(machine, affinity, count, workers):
-    affinity(count)
-    root = machine({})
-    assert (cores(root), default_processes(root)) == (count, workers)
+HOST_V2 = V2.replace(" / /sys/fs/cgroup", " /docker/c0ffee /sys/fs/cgroup")
+HOST_V1 = V1.replace(" / /sys", " /docker/c0ffee /sys")
+HOST_FILES = {"cpu.max": "300000 100000\n", "inner/cpu.max": "200000 100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "core_count", "gib"),
+    [
+        ({}, 16, 64),
+        # The tightest quota counts.
+        (v2({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "max 100000\n"}), 16, 64),
+        (v2({"a/b/cpu.max": "250000 100000\n", "a/cpu.max": "max 100000\n"}), 2.5, 64),
+        (v2({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "150000 50000\n"}), 3, 64),
+        (v2({"a/b/cpu.max": "800000 100000\n", "a/cpu.max": "400000 100000\n"}), 4, 64),
+        (v2({"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "800000 100000\n"}), 4, 64),
+        (v2({"cpu.max": "200000 100000\n"}), 2, 64),
+        (v2({"elsewhere/cpu.max": "100000 100000\n"}), 16, 64),
+        (v2({"a/b/cpu.max": "", "a/cpu.max": "nonsense\n"}), 16, 64),
+        # The tightest memory limit counts.
+        (v2({"a/b/memory.max": "max\n", "a/memory.max": "max\n"}), 16, 64),
+        (v2({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": "max\n"}), 16, 8),
+        (v2({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": f"{4 * GIB}\n"}), 16, 4),
+        (v2({"a/b/memory.max": f"{99 * GIB}\n"}), 16, 64),
+        # A container that sees its own cgroup as the root, and some that see the names of their host.
+        (v2({"cpu.max": "200000 100000\n", "memory.max": f"{GIB}\n"}, "/"), 2, 1),
+        (v2(HOST_FILES, "/docker/c0ffee", HOST_V2), 3, 64),
+        (v2(HOST_FILES, "/docker/c0ffee/inner", HOST_V2), 2, 64),
+        (v2(HOST_FILES, "/another/name", HOST_V2), 3, 64),
+        # v1 has a folder for each controller.
+        (v1(cpu("cpu,cpuacct/a/b", -1) | cpu("cpu,cpuacct/a", 350_000) | cpu("memory/a", 100_000)), 3.5, 64),
+        (
+            v1(
+                {
+                    "memory/memory.limit_in_bytes": NO_LIMIT,
+                    "memory/a/memory.limit_in_bytes": f"{2 * GIB}\n",
+                    "memory/a/b/memory.limit_in_bytes": f"{3 * GIB}\n",
+                    "cpu,cpuacct/a/memory.limit_in_bytes": f"{GIB}\n",
+                }
+            ),
+            16,
+            2,
+        ),
+        (
+            v1({"memory/a/b/memory.limit_in_bytes": NO_LIMIT, "cpu,cpuacct/a/b/cpu.cfs_quota_us": "-1\n"}),
+            16,
+            64,
+        ),
+        # Docker shows the names of the host, and mounts the container's own cgroups.
+        (
+            v1(
+                {"memory/memory.limit_in_bytes": f"{GIB}\n"} | cpu("cpu,cpuacct", 100_000, 50_000),
+                "/docker/c0ffee",
+                HOST_V1,
+            ),
+            2,
+            1,
+        ),
+        # Both versions at once, hybrid as systemd calls it: v1 has the controllers, v2 only names.
+        (
+            grouped(
+                "12:cpu,cpuacct:/a\n11:memory:/a\n0::/b\n",
+                f"{V1}\n{V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')}\n",
+                {"memory/a/memory.limit_in_bytes": f"{GIB}\n", "unified/b/cgroup.procs": "1\n"}
+                | cpu("cpu,cpuacct/a", 300_000),
+            ),
+            3,
+            1,
+        ),
+    ],
+)
+def test_cores_and_memory(machine, files, core_count, gib):
+    root = machine(files)
+    assert (cores(root), memory(root)) == (core_count, gib * GIB)
+    assert default_memory_limit(root) == int(gib * GIB * MEMORY_SHARE)
+
+
+@pytest.mark.parametrize(
+    ("quota", "processes"),
+    [(50_000, 1), (100_000, 1), (250_000, 2), (300_000, 3), (800_000, 8), (900_000, 8)],
+)
+def test_there_is_a_process_for_each_whole_core_up_to_eight(machine, quota, processes):
+    root = machine(v2({"a/b/cpu.max": f"{quota} 100000\n"}))
+    assert (cores(root), default_processes(root)) == (quota / 100_000, processes)
+
+
+def test_affinity_counts_if_it_is_less_than_the_quota(machine, affinity):
+    affinity(2)
+    assert cores(machine(v2({"a/b/cpu.max": "600000 100000\n"}))) == 2
+
+
+def test_a_file_that_cannot_be_read_limits_nothing(machine, tmp_path):
+    (tmp_path / "sys/fs/cgroup/a/b/cpu.max").mkdir(parents=True)
+    assert cores(machine(v2({"a/cpu.max": "200000 100000\n"}))) == 2
 
 
 def test_without_affinity_all_cores_count(machine, monkeypatch):
@@ -118,118 +192,3 @@ def test_this_machine(affinity):
     assert 0 < cores() <= os.cpu_count()
     assert default_processes() == max(1, min(8, int(cores())))
     assert memory() > 64 << 20
-
-
-# ---- cgroup v2 ----
-
-
-@pytest.mark.parametrize(
-    ("quotas", "expected", "workers"),
-    [
-        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "max 100000\n"}, 16, 8),
-        ({"a/b/cpu.max": "250000 100000\n", "a/cpu.max": "max 100000\n"}, 2.5, 2),
-        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "150000 50000\n"}, 3, 3),
-        ({"a/b/cpu.max": "800000 100000\n", "a/cpu.max": "400000 100000\n"}, 4, 4),
-        ({"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "800000 100000\n"}, 4, 4),
-        ({"a/b/cpu.max": "50000 100000\n"}, 0.5, 1),
-        ({"cpu.max": "200000 100000\n"}, 2, 2),
-        ({"elsewhere/cpu.max": "100000 100000\n"}, 16, 8),
-        ({"a/b/cpu.max": "", "a/cpu.max": "nonsense\n"}, 16, 8),
-    ],
-)
-def test_the_tightest_quota_counts(v2, quotas, expected, workers):
-    root = v2(quotas)
-    assert (cores(root), default_processes(root)) == (expected, workers)
-
-
-def test_affinity_counts_if_it_is_less_than_the_quota(v2, affinity):
-    affinity(2)
-    assert cores(v2({"a/b/cpu.max": "600000 100000\n"})) == 2
-
-
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        ({"a/b/memory.max": "max\n", "a/memory.max": "max\n"}, 64 * GIB),
-        ({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": "max\n"}, 8 * GIB),
-        ({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": f"{4 * GIB}\n"}, 4 * GIB),
-        ({"a/b/memory.max": f"{99 * GIB}\n"}, 64 * GIB),
-    ],
-)
-def test_the_tightest_memory_limit_counts(v2, limits, expected):
-    root = v2(limits)
-    assert memory(root) == expected
-    assert default_memory_limit(root) == int(expected * MEMORY_SHARE)
-
-
-def test_a_container_that_sees_its_own_cgroup_as_the_root(v2):
-    root = v2({"cpu.max": "200000 100000\n", "memory.max": f"{GIB}\n"}, path="/")
-    assert (cores(root), memory(root)) == (2, GIB)
-
-
-def test_a_container_that_sees_the_names_of_its_host(v2):
-    mounts = V2.replace(" / /sys/fs/cgroup", " /docker/c0ffee /sys/fs/cgroup")
-    files = {"cpu.max": "300000 100000\n", "inner/cpu.max": "200000 100000\n"}
-    assert cores(v2(files, path="/docker/c0ffee", mounts=mounts)) == 3
-    assert cores(v2(files, path="/docker/c0ffee/inner", mounts=mounts)) == 2
-    assert cores(v2(files, path="/another/name", mounts=mounts)) == 3
-
-
-def test_a_file_that_cannot_be_read_limits_nothing(v2, tmp_path):
-    (tmp_path / "sys/fs/cgroup/a/b/cpu.max").mkdir(parents=True)
-    assert cores(v2({"a/cpu.max": "200000 100000\n"})) == 2
-
-
-# ---- cgroup v1 ----
-
-
-def test_quotas_of_v1(v1):
-    files = {
-        "cpu,cpuacct/a/b/cpu.cfs_quota_us": "-1\n",
-        "cpu,cpuacct/a/b/cpu.cfs_period_us": "100000\n",
-        "cpu,cpuacct/a/cpu.cfs_quota_us": "350000\n",
-        "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
-        "memory/a/cpu.cfs_quota_us": "100000\n",
-        "memory/a/cpu.cfs_period_us": "100000\n",
-    }
-    root = v1(files)
-    assert (cores(root), default_processes(root)) == (3.5, 3)
-
-
-def test_memory_limits_of_v1(v1):
-    files = {
-        "memory/memory.limit_in_bytes": NO_LIMIT,
-        "memory/a/memory.limit_in_bytes": f"{2 * GIB}\n",
-        "memory/a/b/memory.limit_in_bytes": f"{3 * GIB}\n",
-        "cpu,cpuacct/a/memory.limit_in_bytes": f"{GIB}\n",
-    }
-    assert memory(v1(files)) == 2 * GIB
-
-
-def test_no_limits_of_v1(v1):
-    root = v1({"memory/a/b/memory.limit_in_bytes": NO_LIMIT, "cpu,cpuacct/a/b/cpu.cfs_quota_us": "-1\n"})
-    assert (cores(root), memory(root)) == (16, 64 * GIB)
-
-
-def test_a_container_of_v1(v1):
-    """Docker shows the names of the host, and mounts the container's own cgroups."""
-    mounts = V1.replace(" / /sys", " /docker/c0ffee /sys")
-    files = {"memory/memory.limit_in_bytes": f"{GIB}\n"}
-    files |= {"cpu,cpuacct/cpu.cfs_quota_us": "100000\n", "cpu,cpuacct/cpu.cfs_period_us": "50000\n"}
-    root = v1(files, path="/docker/c0ffee", mounts=mounts)
-    assert (cores(root), memory(root)) == (2, GIB)
-
-
-def test_both_versions_at_once(machine):
-    """As systemd calls it, hybrid: v1 has the controllers, v2 only names."""
-    root = machine(
-        {
-            "proc/self/cgroup": "12:cpu,cpuacct:/a\n11:memory:/a\n0::/b\n",
-            "proc/self/mountinfo": f"{OTHERS}{V1}\n{V2.replace('/sys/fs/cgroup', '/sys/fs/cgroup/unified')}\n",
-            "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "300000\n",
-            "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/memory/a/memory.limit_in_bytes": f"{GIB}\n",
-            "sys/fs/cgroup/unified/b/cgroup.procs": "1\n",
-        }
-    )
-    assert (cores(root), memory(root)) == (3, GIB)

@@ -28,24 +28,20 @@ async def ok(request):
     return Answer("é")
 
 
-def with_port(test, respond=ok):
-    """Run `test(address)` on a loop that serves at this address as well."""
-
-    async def run():
-        [listener] = listen("127.0.0.1", 0)
-        serving = asyncio.create_task(HttpPort([listener], respond).serve())
-        try:
-            async with asyncio.timeout(60):
-                return await test(listener.getsockname())
-        finally:
-            serving.cancel()
-            listener.close()
-            for writer in writers:
-                writer.transport.abort()
-            writers.clear()
-            await asyncio.sleep(0)
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def serving(respond=ok):
+    """Serve at an address, which is the value."""
+    [listener] = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(HttpPort([listener], respond).serve())
+    try:
+        yield listener.getsockname()
+    finally:
+        serving.cancel()
+        listener.close()
+        for writer in writers:
+            writer.transport.abort()
+        writers.clear()
+        await asyncio.sleep(0)
 
 
 async def connect(address):
@@ -67,11 +63,13 @@ def split(answer):
     return line, dict(header.split(": ", 1) for header in headers), body
 
 
-def test_an_answer_ends_its_connection():
-    async def test(address):
-        return await answer_to(address, GET)
+async def asked(request, respond=ok):
+    async with serving(respond) as address:
+        return await answer_to(address, request)
 
-    line, headers, body = with_port(test)
+
+async def test_an_answer_ends_its_connection():
+    line, headers, body = await asked(GET)
     assert (line, body.decode()) == ("HTTP/1.1 200 OK", "é")
     del headers["Date"]
     assert headers == {
@@ -81,23 +79,16 @@ def test_an_answer_ends_its_connection():
     }
 
 
-def test_head_gets_the_headers_only():
-    async def test(address):
-        return await answer_to(address, GET.replace(b"GET", b"HEAD"))
-
-    line, headers, body = with_port(test)
+async def test_head_gets_the_headers_only():
+    line, headers, body = await asked(GET.replace(b"GET", b"HEAD"))
     assert (line, headers["Content-Length"], body) == ("HTTP/1.1 200 OK", "2", b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
-def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer(method):
+async def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer(method):
     body = bytes(1 << 20)
     head = f"{method} /livez HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
-
-    async def test(address):
-        return await answer_to(address, head.encode() + body)
-
-    line, headers, _ = with_port(test)
+    line, headers, _ = await asked(head.encode() + body)
     assert (line, headers["Allow"]) == ("HTTP/1.1 405 Method Not Allowed", "GET, HEAD")
 
 
@@ -113,11 +104,8 @@ def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer(metho
         (b"\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_request_is_refused(request_bytes, status):
-    async def test(address):
-        return await answer_to(address, request_bytes)
-
-    assert with_port(test)[0] == f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+async def test_what_is_no_request_is_refused(request_bytes, status):
+    assert (await asked(request_bytes))[0] == f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
 
 
 @given(
@@ -126,38 +114,34 @@ def test_what_is_no_request_is_refused(request_bytes, status):
     )
 )
 def test_every_head_gets_one_of_three_answers(parts):
-    async def test(address):
-        return await answer_to(address, b"".join(parts) + b"\r\n\r\n")
-
-    assert with_port(test)[0].split(" ")[1] in ("200", "400", "405")
+    line, *_ = asyncio.run(asked(b"".join(parts) + b"\r\n\r\n"))
+    assert line.split(" ")[1] in ("200", "400", "405")
 
 
-def test_what_counts_of_a_request():
+@pytest.mark.parametrize(
+    ("head", "seen"),
+    [
+        (b"GET /a%20b?c=d HTTP/1.0", "/a%20b "),
+        (b"GET / HTTP/1.1\r\nA: b\r\nhOST:  [::1]:5 ", "/ [::1]:5"),
+    ],
+)
+async def test_what_counts_of_a_request(head, seen):
     async def echo(request):
         return Answer(f"{request.path} {request.host}")
 
-    async def test(address):
-        return [
-            (await answer_to(address, head + b"\r\n\r\n"))[2].decode()
-            for head in (b"GET /a%20b?c=d HTTP/1.0", b"GET / HTTP/1.1\r\nA: b\r\nhOST:  [::1]:5 ")
-        ]
-
-    assert with_port(test, echo) == ["/a%20b ", "/ [::1]:5"]
+    assert (await asked(head + b"\r\n\r\n", echo))[2].decode() == seen
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo"])
-def test_a_connection_without_a_whole_request_is_closed(sent, monkeypatch):
+async def test_a_connection_without_a_whole_request_is_closed(sent, monkeypatch):
     monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 0.05)
-
-    async def test(address):
+    async with serving() as address:
         reader, writer = await connect(address)
         writer.write(sent)
-        return await reader.read()
-
-    assert with_port(test) == b""
+        assert await reader.read() == b""
 
 
-def test_who_does_not_take_an_answer_is_closed(monkeypatch):
+async def test_who_does_not_take_an_answer_is_closed(monkeypatch):
     monkeypatch.setattr(http_server, "HTTP_ANSWER_S", 0.2)
     ended = asyncio.Event()
 
@@ -165,30 +149,26 @@ def test_who_does_not_take_an_answer_is_closed(monkeypatch):
         asyncio.current_task().add_done_callback(lambda _: ended.set())
         return Answer("x" * (64 << 20))
 
-    async def test(address):
+    async with serving(large) as address:
         _, writer = await connect(address)
         writer.write(GET)
         await ended.wait()
 
-    with_port(test, large)
 
-
-def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first():
-    async def test(address):
+async def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first(monkeypatch):
+    monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 1000)
+    async with serving() as address:
         idle = [await connect(address) for _ in range(HTTP_CONNECTIONS_MAX)]
-        line, *_ = await answer_to(address, GET)
+        assert (await answer_to(address, GET))[0] == "HTTP/1.1 200 OK"
         assert await idle[0][0].read() == b""
         idle[-1][1].write(GET)
-        return line, split(await idle[-1][0].read())[0]
-
-    assert with_port(test) == ("HTTP/1.1 200 OK",) * 2
+        assert split(await idle[-1][0].read())[0] == "HTTP/1.1 200 OK"
 
 
-def test_there_are_never_more_connections_than_the_limit(monkeypatch):
+async def test_there_are_never_more_connections_than_the_limit(monkeypatch):
     """Many come faster than the oldest can end."""
     monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 1000)
-
-    async def test(address):
+    async with serving() as address:
         before = len(os.listdir("/dev/fd"))
         sockets = [socket.socket() for _ in range(6 * HTTP_CONNECTIONS_MAX)]
         for sock in sockets:
@@ -197,91 +177,83 @@ def test_there_are_never_more_connections_than_the_limit(monkeypatch):
         extra = len(os.listdir("/dev/fd")) - before - len(sockets)
         for sock in sockets:
             sock.close()
-        return extra
-
     # Besides, the connection of the last request has two ends here.
-    assert with_port(test) <= HTTP_CONNECTIONS_MAX + 2
+    assert extra <= HTTP_CONNECTIONS_MAX + 2
 
 
-def test_connections_that_are_answered_go_last():
+async def test_connections_that_are_answered_go_last():
     may_answer = asyncio.Event()
 
     async def slow(request):
         await may_answer.wait()
         return Answer("late")
 
-    async def test(address):
+    async with serving(slow) as address:
         reader, writer = await connect(address)
         writer.write(GET)
         for _ in range(2 * HTTP_CONNECTIONS_MAX):
             await connect(address)
         may_answer.set()
-        return split(await reader.read())[2]
-
-    assert with_port(test, slow) == b"late"
+        assert split(await reader.read())[2] == b"late"
 
 
-def test_connections_that_all_wait_for_answers_keep_nobody_out_either():
+async def test_connections_that_all_wait_for_answers_keep_nobody_out_either():
     async def slow(request):
         if request.path == "/metrics":
             await asyncio.Event().wait()
         return Answer("ok")
 
-    async def test(address):
+    async with serving(slow) as address:
         kept = [await connect(address) for _ in range(HTTP_CONNECTIONS_MAX)]
         for _, writer in kept:
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        return (await answer_to(address, GET))[0]
+        assert (await answer_to(address, GET))[0] == "HTTP/1.1 200 OK"
 
-    assert with_port(test, slow) == "HTTP/1.1 200 OK"
+
+@contextlib.contextmanager
+def no_descriptors():
+    """Take all descriptors that the process may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize("idle", [0, 5])
-def test_without_descriptors_requests_are_answered_one_by_one(idle):
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def ask(address, loop):
-        """Ask with a socket that was made while there were descriptors."""
-        with sockets.pop() as sock:
-            await loop.sock_connect(sock, address)
-            await loop.sock_sendall(sock, GET)
-            answer = b""
-            while data := await loop.sock_recv(sock, 1 << 16):
-                answer += data
-            return split(answer)[0]
-
-    sockets = [socket.socket() for _ in range(3)]
-    for sock in sockets:
-        sock.setblocking(False)
-
-    async def test(address):
+async def test_without_descriptors_requests_are_answered_one_by_one(idle):
+    loop = asyncio.get_running_loop()
+    sockets = [socket.socket() for _ in range(3)]  # while there are descriptors
+    async with serving() as address:
         for _ in range(idle):
             await connect(address)
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-        taken = []
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, limits[1]))
-            with contextlib.suppress(OSError):
-                while True:
-                    taken.append(os.open(os.devnull, os.O_RDONLY))
-            return [await ask(address, loop) for _ in range(3)]
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for descriptor in taken:
-                os.close(descriptor)
-
-    assert with_port(test) == ["HTTP/1.1 200 OK"] * 3
+        with no_descriptors():
+            for sock in sockets:
+                with sock:
+                    sock.setblocking(False)
+                    await loop.sock_connect(sock, address)
+                    await loop.sock_sendall(sock, GET)
+                    answer = b""
+                    while data := await loop.sock_recv(sock, 1 << 16):
+                        answer += data
+                assert split(answer)[0] == "HTTP/1.1 200 OK"
 
 
-def test_an_answer_that_fails_is_an_error_and_logged_a_few_times(caplog):
+async def test_an_answer_that_fails_is_an_error_and_logged_a_few_times(caplog):
     async def broken(request):
         raise OSError(24, "Too many open files")
 
-    async def test(address):
-        return [(await answer_to(address, GET))[0] for _ in range(BURST + 2)]
-
-    assert with_port(test, broken) == ["HTTP/1.1 500 Internal Server Error"] * (BURST + 2)
+    async with serving(broken) as address:
+        for _ in range(BURST + 2):
+            assert (await answer_to(address, GET))[0] == "HTTP/1.1 500 Internal Server Error"
     assert [record.message for record in caplog.records if record.name == http_server.__name__] == [
         "no answer over HTTP path=/livez reason=OSError(24, 'Too many open files')"
     ] * BURST

@@ -15,21 +15,18 @@ def listener(address="127.0.0.1"):
     return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
-def ended(act, peer=PEER):
+async def ended(act, peer=PEER):
     """Return how often it is said that the process has ended; `act` gets its life and its listener."""
 
-    async def scene():
-        calls = []
-        with listener("::1" if "::1" in peer else "127.0.0.1") as port:
-            life = Life(peer, port.getsockname()[1])
-            await act(life, port)
-            life.on_lost(lambda: calls.append(1))
-            await asyncio.sleep(0.1)
-            if life._task is not None:
-                await life._task
-        return len(calls)
-
-    return asyncio.run(scene())
+    calls = []
+    with listener("::1" if "::1" in peer else "127.0.0.1") as port:
+        life = Life(peer, port.getsockname()[1])
+        await act(life, port)
+        life.on_lost(lambda: calls.append(1))
+        await asyncio.sleep(0.1)
+        if life._task is not None:
+            await life._task
+    return len(calls)
 
 
 @pytest.fixture(autouse=True)
@@ -37,59 +34,52 @@ def at_once(monkeypatch):
     monkeypatch.setattr(lives, "LOOKS_S", (0.0, 0.01, 0.02))
 
 
-@pytest.mark.parametrize("peer", [PEER, "ipv6:%5B::1%5D:40000", "ipv6:[::1]:40000"])
-def test_a_port_that_is_closed_after_the_call_has_ended(peer):
-    async def act(life, port):
-        await life._task
-        port.close()
-
-    assert ended(act, peer) == 1
+async def lives_on(life, port):
+    await life._task
 
 
-def test_a_process_that_lives_only_lost_its_call():
-    async def act(life, port):
-        await life._task
-
-    assert ended(act) == 0
+async def ends(life, port):
+    await life._task
+    port.close()
 
 
-def test_a_port_that_was_never_reached_tells_nothing():
+async def ends_a_moment_later(life, port):
+    await life._task
+    asyncio.get_running_loop().call_later(0.005, port.close)
+
+
+async def was_never_reached(life, port):
     """As behind a firewall that refuses."""
-
-    async def act(life, port):
-        port.close()
-        await life._task
-
-    assert ended(act) == 0
+    port.close()
+    await life._task
 
 
-def test_a_port_that_closes_a_moment_later():
-    async def act(life, port):
-        await life._task
-        asyncio.get_running_loop().call_later(0.005, port.close)
-
-    assert ended(act) == 1
+@pytest.mark.parametrize(
+    ("act", "peer", "count"),
+    [
+        *[(ends, peer, 1) for peer in (PEER, "ipv6:%5B::1%5D:40000", "ipv6:[::1]:40000")],
+        (ends_a_moment_later, PEER, 1),
+        (lives_on, PEER, 0),
+        (was_never_reached, PEER, 0),
+    ],
+)
+async def test_a_process_has_ended_if_its_port_was_open_and_is_closed_after_the_call(act, peer, count):
+    assert await ended(act, peer) == count
 
 
 def test_who_has_no_port_is_not_asked():
-    async def scene():
-        for life in (Life(PEER, 0), Life("unix:", 7), Life("", 7)):
-            life.on_lost(pytest.fail)
-            assert life._task is None
-
-    asyncio.run(scene())
+    for life in (Life(PEER, 0), Life("unix:", 7), Life("", 7)):
+        life.on_lost(pytest.fail)
+        assert life._task is None
 
 
-def test_a_host_that_does_not_answer(monkeypatch):
+async def test_a_host_that_does_not_answer(monkeypatch):
     monkeypatch.setattr(lives, "ANSWER_S", 0.01)
 
-    async def scene():
-        async def hang(*_):
-            await asyncio.sleep(60)
+    async def hang(*_):
+        await asyncio.sleep(60)
 
-        life = Life(PEER, 7)
-        monkeypatch.setattr(asyncio, "open_connection", hang)
-        await life._task
-        life.on_lost(pytest.fail)
-
-    asyncio.run(scene())
+    life = Life(PEER, 7)
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    await life._task
+    life.on_lost(pytest.fail)

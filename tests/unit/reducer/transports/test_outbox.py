@@ -58,83 +58,62 @@ def frames(box):
     return taken
 
 
-def run(test):
-    async def scene():
-        engine = Engine()
-        box = Outbox(engine, Encoder(), None)
-        box.on_frame(Welcome(bytes(16), 1 << 20))
-        await test(box, engine.stream)
-
-    asyncio.run(scene())
+def make_box():
+    """Return the outbox of a stream that has been welcomed, and the engine's side of it."""
+    engine = Engine()
+    box = Outbox(engine, Encoder(), None)
+    box.on_frame(Welcome(bytes(16), 1 << 20))
+    return box, engine.stream
 
 
-def test_reports_go_at_once_to_a_peer_that_reads():
-    async def test(box, _):
-        box.on_frame(Peers((peer(1),), False))
-        box.on_frame(Peers((peer(1, L),), False))
-        assert frames(box)[1:] == [Peers((peer(1),), False), Peers((peer(1, L),), False)]
-
-    run(test)
+async def test_reports_go_at_once_to_a_peer_that_reads():
+    box, _ = make_box()
+    box.on_frame(Peers((peer(1),), False))
+    box.on_frame(Peers((peer(1, L),), False))
+    assert frames(box)[1:] == [Peers((peer(1),), False), Peers((peer(1, L),), False)]
 
 
-def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
+async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
     monkeypatch.setattr(outbox, "NEWS_S", 0.001)
-
-    async def test(box, stream):
-        box.on_frame(result(UNREAD_NEWS_BYTES))
-        queued = box._queued_bytes
-        for streams in range(1, 20_000):  # a rank that comes and goes, all the time
-            box.on_frame(Peers((peer(1, L, streams),), False))
-            box.on_frame(Peers((peer(1, P, streams + 1),), False))
-        box.on_frame(Peers((peer(3),), False))
-        box.on_frame(Peers((), True))
-        box.on_frame(Start(2, 0))
-        assert box._queued_bytes < queued + 100
-        await asyncio.sleep(0.01)
-        assert box._queued_bytes < queued + 100, "the peer has read nothing yet"
-        assert [type(frame) for frame in frames(box)] == [Welcome, Result, Start]
-        await asyncio.sleep(0.05)
-        assert frames(box) == [Peers((peer(1, P, 20_000), peer(3)), True)]
-        box.on_frame(Peers((peer(3, L),), True))
-        assert frames(box) == [Peers((peer(3, L),), True)], "and everything is as before"
-        assert stream.rejected == []
-
-    run(test)
-
-
-def test_a_later_report_does_not_overtake_one_that_waits():
-    async def test(box, _):
-        box.on_frame(result(UNREAD_NEWS_BYTES))
-        box.on_frame(Peers((peer(1),), False))
-        frames(box)
-        box.on_frame(Peers((peer(2),), False))
-        assert frames(box) == []
-        box._send_news()
-        assert frames(box) == [Peers((peer(1), peer(2)), False)]
-
-    run(test)
+    box, stream = make_box()
+    box.on_frame(result(UNREAD_NEWS_BYTES))
+    queued = box._queued_bytes
+    for streams in range(1, 20_000):  # a rank that comes and goes, all the time
+        box.on_frame(Peers((peer(1, L, streams),), False))
+        box.on_frame(Peers((peer(1, P, streams + 1),), False))
+    box.on_frame(Peers((peer(3),), False))
+    box.on_frame(Peers((), True))
+    box.on_frame(Start(2, 0))
+    assert box._queued_bytes < queued + 100
+    await asyncio.sleep(0.01)
+    assert box._queued_bytes < queued + 100, "the peer has read nothing yet"
+    assert [type(frame) for frame in frames(box)] == [Welcome, Result, Start]
+    box.on_frame(Peers((peer(4),), True))
+    assert frames(box) == [], "a later report does not overtake those that wait"
+    await asyncio.sleep(0.05)
+    assert frames(box) == [Peers((peer(1, P, 20_000), peer(3), peer(4)), True)]
+    box.on_frame(Peers((peer(3, L),), True))
+    assert frames(box) == [Peers((peer(3, L),), True)], "and everything is as before"
+    assert stream.rejected == []
 
 
-def test_a_stream_that_has_ended_is_told_nothing():
-    async def test(box, _):
-        box.on_frame(result(UNREAD_NEWS_BYTES))
-        box.on_frame(Peers((peer(1),), False))
-        frames(box)
-        box.on_closed(None)
-        box._send_news()
-        assert frames(box) == []
+async def test_a_stream_that_has_ended_is_told_nothing(monkeypatch):
+    monkeypatch.setattr(outbox, "NEWS_S", 0.001)
+    box, _ = make_box()
+    box.on_frame(result(UNREAD_NEWS_BYTES))
+    box.on_frame(Peers((peer(1),), False))
+    frames(box)
+    box.on_closed(None)
+    await asyncio.sleep(0.01)
+    assert frames(box) == []
 
-    run(test)
 
-
-def test_results_that_nobody_reads_still_end_a_stream():
-    async def test(box, stream):
-        while not stream.rejected and box._queued_bytes < 1 << 26:
-            box.on_frame(result(1 << 20))
-            await asyncio.sleep(0)
-        assert "bytes wait unread, the limit is" in str(stream.rejected[0])
-
-    run(test)
+async def test_results_that_nobody_reads_still_end_a_stream():
+    box, stream = make_box()
+    while not stream.rejected and box._queued_bytes < 1 << 26:
+        box.on_frame(result(1 << 20))
+        await asyncio.sleep(0)
+    assert "bytes wait unread, the limit is" in str(stream.rejected[0])
 
 
 # ---- the path to the worker's host ----
@@ -149,39 +128,32 @@ def moved(engine, pair):
     return box
 
 
-def test_losses_are_counted_for_the_host_and_never_fall(monkeypatch):
+async def test_losses_are_counted_for_the_host_and_never_fall(monkeypatch):
     known = [PathState(0.25, 5, 0), PathState(0.5, 6, 3), PathState(0.5, 9, 2)]
     monkeypatch.setattr(tcp.Connection, "path", property(lambda _: known[0]))
-
-    async def test():
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            pair = socket.create_connection(server.getsockname()), server.accept()[0]
-        engine = RealEngine(memory_limit_bytes=1 << 30)
-        box = moved(engine, pair)
-        [totals] = engine.jobs.totals.by_label.values()
-        assert totals.retransmits == {"host": 0}, "the host has a series from the start"
-        assert box.path() == (Owner(JobLabel("job", ""), "host", totals, Account("job")), 0.25, 5)
-        del known[0]
-        assert box.path()[1:] == (0.5, 5)
-        del known[0]
-        box.drop()
-        assert box.path() is None
-        assert totals.retransmits == {"host": 7}
-        pair[1].close()
-
-    asyncio.run(test())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pair = socket.create_connection(server.getsockname()), server.accept()[0]
+    engine = RealEngine(memory_limit_bytes=1 << 30)
+    box = moved(engine, pair)
+    [totals] = engine.jobs.totals.by_label.values()
+    assert totals.retransmits == {"host": 0}, "the host has a series from the start"
+    assert box.path() == (Owner(JobLabel("job", ""), "host", totals, Account("job")), 0.25, 5)
+    del known[0]
+    assert box.path()[1:] == (0.5, 5)
+    del known[0]
+    box.drop()
+    assert box.path() is None
+    assert totals.retransmits == {"host": 7}
+    pair[1].close()
 
 
-def test_within_a_host_there_is_no_path():
-    async def test():
-        pair = socket.socketpair()
-        engine = RealEngine(memory_limit_bytes=1 << 30)
-        box = moved(engine, pair)
-        [totals] = engine.jobs.totals.by_label.values()
-        assert box.path() is None
-        assert set(totals.traffic) == {"grpc", "shared_memory"}
-        box.drop()
-        assert totals.retransmits == {}
-        pair[1].close()
-
-    asyncio.run(test())
+async def test_within_a_host_there_is_no_path():
+    pair = socket.socketpair()
+    engine = RealEngine(memory_limit_bytes=1 << 30)
+    box = moved(engine, pair)
+    [totals] = engine.jobs.totals.by_label.values()
+    assert box.path() is None
+    assert set(totals.traffic) == {"grpc", "shared_memory"}
+    box.drop()
+    assert totals.retransmits == {}
+    pair[1].close()

@@ -1,4 +1,7 @@
-"""Turns: how many, whose is next, and how long each may take."""
+"""Turns: how many, whose is next, and how long each may take.
+
+What a call hears that waits too long, or lets others wait, is proved in `tests/conformance/test_limits.py`.
+"""
 
 import asyncio
 import contextlib
@@ -72,165 +75,88 @@ async def order_of(those, made):
     return order
 
 
-def run(coroutine):
-    async def bounded():
-        async with asyncio.timeout(30):
-            await coroutine
-
-    asyncio.run(bounded())
-
-
-def test_so_many_at_a_time_and_then_in_the_order_in_which_they_came():
-    async def main():
-        those = turns(2)
-        made = await callers(those, "abcde")
-        assert (who(made), those.free) == ([0, 1], 0)
-        assert await order_of(those, made) == [0, 1, 2, 3, 4]
-        assert those.free == 2
-
-    run(main())
+async def test_so_many_at_a_time_and_then_in_the_order_in_which_they_came():
+    those = turns(2)
+    made = await callers(those, "abcde")
+    assert (who(made), those.free) == ([0, 1], 0)
+    assert await order_of(those, made) == [0, 1, 2, 3, 4]
+    assert those.free == 2
 
 
-def test_connections_take_turns_however_many_wait_on_each():
-    async def main():
-        those = turns(1)
-        made = await callers(those, "aaaabbc")
-        assert await order_of(those, made) == [0, 1, 4, 6, 2, 5, 3]
-
-    run(main())
+async def test_connections_take_turns_however_many_wait_on_each():
+    those = turns(1)
+    made = await callers(those, "aaaabbc")
+    assert await order_of(those, made) == [0, 1, 4, 6, 2, 5, 3]
 
 
-def test_who_waits_may_leave():
-    async def main():
-        those = turns(1)
-        made = await callers(those, "aabbc")
-        await made[1].cancel()
-        await made[2].cancel()
-        made[3].task.cancel()  # it is still in the queue when the turn comes
-        await made[0].leave()
-        await settle()
-        assert who(made) == [0, 4]
-        await made[4].leave()
-        assert those.free == 1
-
-    run(main())
+async def test_who_waits_may_leave():
+    those = turns(1)
+    made = await callers(those, "aabbc")
+    await made[1].cancel()
+    await made[2].cancel()
+    made[3].task.cancel()  # it is still in the queue when the turn comes
+    await made[0].leave()
+    await settle()
+    assert who(made) == [0, 4]
+    await made[4].leave()
+    assert those.free == 1
 
 
-def test_a_turn_is_not_lost_with_who_leaves_at_the_moment_it_comes():
-    async def main():
-        those = turns(1)
-        made = await callers(those, "abc")
-        made[0].done.set()
-        while made[1].task.cancelling() == 0:
-            await asyncio.sleep(0)
-            if those._waiting == 1:  # the turn is b's, who has not heard of it
-                made[1].task.cancel()
-        await settle()
-        assert who(made) == [0, 2]
-        await made[2].leave()
-        assert those.free == 1
-
-    run(main())
+async def test_a_turn_is_not_lost_with_who_leaves_at_the_moment_it_comes():
+    those = turns(1)
+    made = await callers(those, "abc")
+    made[0].done.set()
+    while made[1].task.cancelling() == 0:
+        await asyncio.sleep(0)
+        if those._waiting == 1:  # the turn is b's, who has not heard of it
+            made[1].task.cancel()
+    await settle()
+    assert who(made) == [0, 2]
+    await made[2].leave()
+    assert those.free == 1
 
 
-def test_a_turn_ends_with_an_error_of_its_block():
-    async def main():
-        those = turns(1)
-        with pytest.raises(ValueError, match="of the block"):
-            async with those.take("a"):
-                raise ValueError("of the block")
-        assert those.free == 1
-
-    run(main())
+async def test_a_turn_ends_with_an_error_of_its_block():
+    those = turns(1)
+    with pytest.raises(ValueError, match="of the block"):
+        async with those.take("a"):
+            raise ValueError("of the block")
+    assert those.free == 1
 
 
-def test_who_sends_too_much_keeps_its_turn_for_a_moment():
-    async def main():
-        those = turns(1)
-        made = await callers(those, "a")
-        late = Caller(those, "b")
-        await made[0].leave()
-        await settle()
-        assert late.has_turn
-        await late.leave()
-        with pytest.raises(MalformedFrame):
-            async with those.take("a"):
-                raise MalformedFrame("too long")
-        late = Caller(those, "b")
-        await settle()
-        assert not late.has_turn
-        await late.leave()
-        assert those.free == 1
-
-    run(main())
+async def test_who_sends_too_much_keeps_its_turn_for_a_moment():
+    those = turns(1)
+    made = await callers(those, "a")
+    late = Caller(those, "b")
+    await made[0].leave()
+    await settle()
+    assert late.has_turn
+    await late.leave()
+    with pytest.raises(MalformedFrame):
+        async with those.take("a"):
+            raise MalformedFrame("too long")
+    late = Caller(those, "b")
+    await settle()
+    assert not late.has_turn
+    await late.leave()
+    assert those.free == 1
 
 
-def test_a_turn_may_take_so_long():
-    async def main():
-        those = turns(1, use_s=0.05)
-        caller = Caller(those, "a")
-        with pytest.raises(ResourceExhausted, match=r"^no message within 0\.05 s: try again$"):
-            await caller.task
-        assert those.free == 1
-
-    run(main())
+async def test_a_turn_may_take_so_long():
+    those = turns(1, use_s=0.05)
+    caller = Caller(those, "a")
+    with pytest.raises(ResourceExhausted, match=r"^no message within 0\.05 s: try again$"):
+        await caller.task
+    assert those.free == 1
 
 
-def test_who_has_a_turn_must_hurry_while_somebody_waits():
-    async def main():
-        those = turns(2, hurry_s=60.0)
-        made = await callers(those, "ab")
-        assert allowed(those) == [NEVER_S, NEVER_S]
-        made += await callers(those, "cd")
-        assert allowed(those) == [60.0, 60.0]
-        await made[2].cancel()
-        assert allowed(those) == [60.0, 60.0]
-        await made[3].cancel()
-        assert allowed(those) == [NEVER_S, NEVER_S]
-
-    run(main())
-
-
-def test_who_does_not_hurry_loses_the_turn():
-    async def main():
-        those = turns(2, hurry_s=0.05)
-        made = await callers(those, "abcd")
-        for caller in made[:2]:
-            with pytest.raises(
-                ResourceExhausted, match=r"^no message within 0\.05 s while others waited: try again$"
-            ):
-                await caller.task
-        await settle()
-        assert (who(made), allowed(those)) == ([0, 1, 2, 3], [NEVER_S, NEVER_S])
-        await made[2].leave()
-        await made[3].leave()
-        assert those.free == 2
-
-    run(main())
-
-
-def test_the_wait_has_a_limit():
-    async def main():
-        those = turns(1, wait_s=0.05)
-        holder, late = await callers(those, "ab")
-        with pytest.raises(ResourceExhausted, match=r"^others had all turns for 0\.05 s: try again$"):
-            await late.task
-        assert those._waiting == 0
-        await holder.leave()
-        assert those.free == 1
-
-    run(main())
-
-
-def test_so_many_may_wait():
-    async def main():
-        those = turns(1, waiting_max=2)
-        made = await callers(those, "abca")
-        with pytest.raises(
-            ResourceExhausted,
-            match=r"^2 calls wait for their turn, which is this reducer's limit: try again$",
-        ):
-            await made[3].task
-        assert await order_of(those, made[:3]) == [0, 1, 2]
-
-    run(main())
+async def test_who_has_a_turn_must_hurry_while_somebody_waits():
+    those = turns(2, hurry_s=60.0)
+    made = await callers(those, "ab")
+    assert allowed(those) == [NEVER_S, NEVER_S]
+    made += await callers(those, "cd")
+    assert allowed(those) == [60.0, 60.0]
+    await made[2].cancel()
+    assert allowed(those) == [60.0, 60.0]
+    await made[3].cancel()
+    assert allowed(those) == [NEVER_S, NEVER_S]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from reduction.codecs import BLOCK_CODECS, TOPK
-from reduction.codecs.half import round_to_bfloat16, widen
+from reduction.codecs.half import widen
 from reduction.codecs.scaled import BATCH_BLOCKS, e4m3_values
 from reduction.errors import MalformedFrame
 from reduction.model import DType, ReduceOp
@@ -111,16 +111,6 @@ def test_contributions_and_results_have_the_sizes_that_the_cores_expect(codec, c
     assert decoded(codec, result, count).shape == values.shape
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=name_of)
-@pytest.mark.parametrize("blocks", [0, 1, 3])
-@pytest.mark.parametrize("beyond", [-1, 0, 1])
-def test_what_begins_a_block_has_a_whole_one(codec, blocks, beyond):
-    numel = max(0, blocks * codec.block + beyond)
-    elements = codec.elements(numel * codec.dtype.itemsize)
-    assert elements % codec.block == 0
-    assert 0 <= elements - numel < codec.block
-
-
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 def test_every_byte_of_a_scaled_contribution_is_written(codec):
     values = random_rows(codec, BATCH_BLOCKS + 3)
@@ -143,46 +133,21 @@ def odd_rows(codec, count):
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
 @pytest.mark.parametrize("cut", [1, 2, 7, BATCH_BLOCKS, BATCH_BLOCKS + 1, 150])
-def test_pieces_are_encoded_as_the_whole_is(codec, cut):
-    values = odd_rows(codec, 2 * BATCH_BLOCKS + 30)
-    parts = [encoded(codec, values[:cut]), encoded(codec, values[cut:])]
-    assert bits(np.concatenate(parts)) == bits(encoded(codec, values))
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=name_of)
-@pytest.mark.parametrize("cut", [1, 2, 7, BATCH_BLOCKS, BATCH_BLOCKS + 1, 150])
-def test_pieces_are_summed_as_the_whole_is(codec, cut):
+def test_pieces_are_encoded_and_summed_as_the_whole_is(codec, cut):
     count = 2 * BATCH_BLOCKS + 30
     ranks = [odd_rows(codec, count), random_rows(codec, count, 1), random_rows(codec, count, 2)]
 
-    def result(rows):
-        total = started(codec, encoded(codec, rows[0]), len(rows[0]))
+    def results(rows):
+        """Return the contribution of rank 0 and the sum; that of TOPK decoded, as its size depends on all of it."""
+        first = encoded(codec, rows[0])
+        total = started(codec, first, len(rows[0]))
         for values in rows[1:]:
             codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
-        return decoded(codec, finished(codec, total), len(total))
+        payload = finished(codec, total)
+        return bits(first), bits(decoded(codec, payload, len(total)) if codec is TOPK else payload)
 
-    whole = result(ranks)
-    parts = [result([values[:cut] for values in ranks]), result([values[cut:] for values in ranks])]
-    assert bits(np.concatenate(parts)) == bits(whole)
-
-
-@pytest.mark.parametrize("codec", SCALED, ids=name_of)
-@pytest.mark.parametrize("cut", [1, 7, BATCH_BLOCKS, 150])
-def test_the_bytes_of_results_do_not_depend_on_the_grid(codec, cut):
-    total = odd_rows(codec, 2 * BATCH_BLOCKS + 30)
-    parts = bytes(finished(codec, total[:cut])) + bytes(finished(codec, total[cut:]))
-    assert parts == bytes(finished(codec, total))
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=name_of)
-def test_the_same_contributions_make_the_same_bits(codec):
-    def result():
-        total = sent(codec, odd_rows(codec, 9))
-        for seed in range(3):
-            codec.add(total.reshape(-1), encoded(codec, random_rows(codec, 9, seed)), ReduceOp.SUM)
-        return bytes(finished(codec, total))
-
-    assert result() == result()
+    parts = results([values[:cut] for values in ranks]), results([values[cut:] for values in ranks])
+    assert tuple(first + second for first, second in zip(*parts, strict=True)) == results(ranks)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
@@ -248,17 +213,6 @@ def test_fp8_is_off_by_half_a_step_at_most(values):
     step = most(values) / 448 * 2.0**-9  # of what is subnormal after scaling
     allowed = np.maximum(np.abs(values.astype(np.float64)) / 16, step / 2)
     assert (error <= allowed + most(values) * ROUNDING + SMALLEST).all()
-
-
-@pytest.mark.parametrize("codec", SCALED, ids=name_of)
-@pytest.mark.parametrize("exponent", [-108, -60, -20, 0, 20, 60, 120])
-def test_errors_grow_with_the_block_and_not_with_its_neighbours(codec, exponent):
-    values = np.stack([random_rows(codec, 1, seed)[0] for seed in range(3)])
-    values /= most(values)
-    values = np.float32(values * 2.0 ** np.array([[exponent], [exponent - 1], [exponent + 3]]))
-    error = np.abs(sent(codec, values).astype(np.float64) - values)
-    assert (error <= most(values) * (1 / 254 if codec is INT8 else 1 / 16) * (1 + 1e-5)).all()
-    assert (error.max(axis=1) > 0).all()
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
@@ -342,17 +296,6 @@ def test_the_sign_of_what_is_no_number_is_not_in_the_bytes(codec, special):
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
-def test_one_rank_with_nan_makes_the_sum_nan(codec):
-    values = random_rows(codec, 3)
-    total = sent(codec, values)
-    values[1, 7] = NAN
-    codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
-    result = decoded(codec, finished(codec, total), 3)
-    assert np.isnan(result[1]).all()
-    assert np.isfinite(result[[0, 2]]).all()
-
-
-@pytest.mark.parametrize("codec", SCALED, ids=name_of)
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, -1e-40, FLOAT32.tiny, SMALLEST, -SMALLEST])
 def test_tiny_blocks_become_zero(codec, value):
     values = np.full((2, SCALED_BLOCK), value, np.float32)
@@ -362,36 +305,24 @@ def test_tiny_blocks_become_zero(codec, value):
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
-def test_the_smallest_block_that_is_kept(codec):
-    values = np.full((1, SCALED_BLOCK), np.nextafter(np.float32(SMALLEST), np.float32(1)))
+@pytest.mark.parametrize(
+    "value", [np.nextafter(np.float32(SMALLEST), np.float32(1)), 1e30, 3e38, FLOAT32.max, FLOAT32.min]
+)
+def test_the_smallest_and_the_largest_blocks_that_are_kept(codec, value):
+    values = np.zeros((1, SCALED_BLOCK), np.float32)
+    values[0, 3] = value
     np.testing.assert_allclose(sent(codec, values), values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
-@pytest.mark.parametrize("value", [1e30, 3e38, FLOAT32.max, FLOAT32.min])
-def test_huge_blocks_stay_finite(codec, value):
-    values = np.zeros((1, SCALED_BLOCK), np.float32)
-    values[0, 3] = value
-    arrived = sent(codec, values)
-    assert np.isfinite(arrived).all()
-    np.testing.assert_allclose(arrived, values, rtol=1e-6)
-
-
-@pytest.mark.parametrize("codec", SCALED, ids=name_of)
-def test_a_sum_that_overflows_becomes_nan_for_everybody(codec):
-    values = np.zeros((2, SCALED_BLOCK), np.float32)
-    values[0], values[1] = 3e38, 1.0
+def test_a_sum_that_overflows_or_has_a_nan_of_one_rank_becomes_nan_for_everybody(codec):
+    values = np.full((3, SCALED_BLOCK), [[3e38], [1.0], [1.0]], np.float32)
     total = sent(codec, values)
+    values[1, 7] = NAN
     codec.add(total.reshape(-1), encoded(codec, values), ReduceOp.SUM)
-    result = decoded(codec, finished(codec, total), 2)
-    assert np.isnan(result[0]).all()
-    np.testing.assert_allclose(result[1], 2.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize("codec", SCALED, ids=name_of)
-def test_zeros_among_others_stay_zero(codec):
-    values = random_rows(codec, 3)
-    assert not sent(codec, values)[values == 0].any()
+    result = decoded(codec, finished(codec, total), 3)
+    assert np.isnan(result[:2]).all()
+    np.testing.assert_allclose(result[2], 2.0, rtol=1e-6)
 
 
 # ---- scaled: a peer's nonsense ----
@@ -548,16 +479,6 @@ def test_a_scaled_contribution_by_hand():
     assert payload[4:7].view(np.int8).tolist() == [127, -63, 0]
 
 
-def test_what_cancels_out_is_not_sent():
-    values = np.zeros((1, TOPK_BLOCK), np.float32)
-    values[0, 7], values[0, 9] = 1.0, 2.0
-    total = sent(TOPK, values, 2)
-    values[0, 9] = 5.0
-    TOPK.add(total.reshape(-1), encoded(TOPK, -values, 2), ReduceOp.SUM)
-    result = finished(TOPK, total)
-    assert np.frombuffer(result, "<u2").tolist() == [1, 9, 0xC040]
-
-
 # ---- top-k: a peer's nonsense ----
 
 
@@ -671,14 +592,6 @@ def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
         total = started(TOPK, payload, 2)
         TOPK.add(total.reshape(-1), payload, ReduceOp.SUM)
         assert DType.TOPK.format.is_result(finished(TOPK, total).nbytes, layout_bytes_of(TOPK, 2))
-
-
-def test_bfloat16_is_rounded_as_torch_rounds_it():
-    # What the tests above compare with.
-    values = random_rows(TOPK, 3).ravel()
-    out = np.empty(len(values), np.uint16)
-    round_to_bfloat16(values, out)
-    assert np.array_equal(out, torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy())
 
 
 # ---- dither ----

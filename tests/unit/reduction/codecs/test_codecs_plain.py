@@ -15,10 +15,20 @@ FLOATS = [DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16]
 INTS = [DType.INT32, DType.INT64, DType.UINT8, DType.INT8]
 DTYPES = [*FLOATS, *INTS, DType.BOOL]
 #: Elements and ranks.
-SHAPES = [(1, 2), (1000, 1), (1000, 3), (BLOCK - 1, 2), (BLOCK, 2), (BLOCK + 1, 2), (3 * BLOCK + 5, 5)]
+SHAPES = [
+    (0, 3),
+    (1, 2),
+    (1000, 1),
+    (1000, 3),
+    (BLOCK - 1, 2),
+    (BLOCK, 2),
+    (BLOCK + 1, 2),
+    (3 * BLOCK + 5, 5),
+]
 #: Lower halves of a float32 that decide how it is rounded to its upper half.
 TAILS = [0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
 INF = float("inf")
+FLOAT32_MAX = torch.finfo(torch.float32).max
 NAN = float("nan")
 
 
@@ -125,53 +135,16 @@ def float32_patterns():
 
 
 @pytest.mark.parametrize(("size", "world_size"), SHAPES)
-@pytest.mark.parametrize(("dtype", "op"), ops(FLOATS))
-def test_floats(dtype, op, size, world_size):
+@pytest.mark.parametrize(("dtype", "op"), ops(DTYPES))
+def test_all_is_as_in_torch(dtype, op, size, world_size):
+    """Integers wrap around; of bools, sum and maximum are OR, product and minimum AND."""
     rows = random_rows(dtype, size, world_size)
     assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
-
-
-@pytest.mark.parametrize(("size", "world_size"), SHAPES)
-@pytest.mark.parametrize(("dtype", "op"), ops(INTS))
-def test_integers_wrap_as_in_torch(dtype, op, size, world_size):
-    rows = random_rows(dtype, size, world_size)
-    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
-
-
-@pytest.mark.parametrize("dtype", INTS)
-def test_the_limits_of_integers(dtype):
-    kind = torch.iinfo(torch_dtype(dtype))
-    low, one = torch.tensor([[kind.min], [1]], dtype=torch_dtype(dtype))
-    high = torch.tensor([kind.max], dtype=torch_dtype(dtype))
-    assert reduced([high, one], dtype, ReduceOp.SUM).item() == kind.min
-    assert reduced([high, high], dtype, ReduceOp.PRODUCT).item() == 1
-    assert reduced([high, low], dtype, ReduceOp.MIN).item() == kind.min
-    assert reduced([low, high], dtype, ReduceOp.MAX).item() == kind.max
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX])
-def test_sum_and_maximum_of_bool_are_or(op, world_size):
-    rows = random_rows(DType.BOOL, 1000, world_size)
-    assert torch.equal(reduced(rows, DType.BOOL, op), torch.stack(rows).any(0))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("op", [ReduceOp.PRODUCT, ReduceOp.MIN])
-def test_product_and_minimum_of_bool_are_and(op, world_size):
-    rows = random_rows(DType.BOOL, 1000, world_size)
-    assert torch.equal(reduced(rows, DType.BOOL, op), torch.stack(rows).all(0))
 
 
 def test_many_bools_do_not_wrap_around():
     rows = [torch.tensor([True])] * 256
     assert reduced(rows, DType.BOOL, ReduceOp.SUM).view(torch.uint8).item() == 1
-
-
-@pytest.mark.parametrize(("dtype", "op"), ops(DTYPES))
-def test_empty(dtype, op):
-    rows = [torch.empty(0, dtype=torch_dtype(dtype))] * 3
-    assert reduced(rows, dtype, op).numel() == 0
 
 
 def special_values(dtype):
@@ -183,19 +156,14 @@ def special_values(dtype):
     return [pairs[:, 0].contiguous(), pairs[:, 1].contiguous()]
 
 
-@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("dtype", "op"), ops(FLOATS))
 def test_special_values(dtype, op):
     rows = special_values(dtype)
-    assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
-
-
-@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_extremes_of_special_values(dtype, op):
-    # Which of 0 and -0 is less depends in torch on where they are: to add 0 makes both the same.
-    rows = special_values(dtype)
-    assert_same_bits(reduced(rows, dtype, op) + 0.0, expected(rows, op) + 0.0)
+    ours, theirs = reduced(rows, dtype, op), expected(rows, op)
+    if op in (ReduceOp.MIN, ReduceOp.MAX):
+        # Which of 0 and -0 is less depends in torch on where they are: to add 0 makes both the same.
+        ours, theirs = ours + 0.0, theirs + 0.0
+    assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
@@ -208,20 +176,6 @@ def test_which_zero_is_less_does_not_depend_on_where_it_is(dtype, op, sign):
         torch.full((67,), -sign, dtype=torch_dtype(dtype)),
     ]
     assert len(set(reduced(rows, dtype, op).signbit().tolist())) == 1
-
-
-@pytest.mark.parametrize("op", ReduceOp)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_one_nan_is_enough(dtype, op):
-    for place in range(3):
-        rows = [torch.tensor([NAN if rank == place else 1.0], dtype=torch_dtype(dtype)) for rank in range(3)]
-        assert reduced(rows, dtype, op).isnan().all()
-
-
-def test_negative_zero_stays_negative():
-    for dtype in FLOATS:
-        zeros = [torch.tensor([-0.0], dtype=torch_dtype(dtype))] * 2
-        assert reduced(zeros, dtype, ReduceOp.SUM).signbit().item()
 
 
 def test_what_overflows_warns_nobody():
@@ -280,29 +234,7 @@ def test_every_rounding(dtype):
     assert_same_bits(result_of(values.numpy().copy(), dtype), values.to(torch_dtype(dtype)))
 
 
-@pytest.mark.parametrize(
-    ("bits", "rounded"),
-    [
-        (0x3F808000, 0x3F80),  # a tie goes to even, down
-        (0x3F818000, 0x3F82),  # a tie goes to even, up
-        (0x3F808001, 0x3F81),  # just above a tie
-        (0x7F7F8000, 0x7F80),  # the largest values round to infinity
-        (0xFF7FFFFF, 0xFF80),
-        (0x7F800000, 0x7F80),  # infinity stays
-        (0x00008000, 0x0000),  # subnormals round like all others
-        (0x0000FFFF, 0x0001),
-        (0x807F8000, 0x8080),
-        (0x7F800001, 0x7FC0),  # a NaN whose payload would be cut to infinity
-        (0x7FFFFFFF, 0x7FC0),  # a NaN whose payload would carry over to -0
-        (0xFFFFFFFF, 0x7FC0),  # a NaN that would wrap around to 0
-    ],
-)
-def test_rounding_to_bfloat16_by_hand(bits, rounded):
-    accumulator = np.array([bits], np.uint32).view(np.float32)
-    assert result_of(accumulator, DType.BFLOAT16).view(torch.uint16).item() == rounded
-
-
-@pytest.mark.parametrize("nan", [0x7F800001, 0xFFFFFFFF])
+@pytest.mark.parametrize("nan", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
     for place in range(67):
         accumulator = np.full(67, INF, np.float32)
@@ -311,57 +243,29 @@ def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
         assert bits == [0x7FC0 if index == place else 0x7F80 for index in range(67)]
 
 
+@pytest.mark.parametrize(
+    ("nan", "rounded"),
+    [
+        (0x7F800001, 0x7C01),  # a payload that would be cut to infinity
+        (0xFFFFFFFF, 0xFFFF),  # others keep their sign and the upper part of their payload
+        (0x7FC02000, 0x7E01),
+    ],
+)
+def test_what_a_nan_becomes_in_float16(nan, rounded):
+    accumulator = np.array([nan, 0], np.uint32).view(np.float32)
+    assert result_of(accumulator, DType.FLOAT16).view(torch.uint16).tolist() == [rounded, 0]
+
+
 def test_every_float16_and_every_tie_is_rounded_to_as_numpy_does():
     values = np.sort(finite_float16().astype(np.float32))
     near = np.concatenate([values, (values[1:] + values[:-1]) / 2])
     near = np.concatenate([np.nextafter(near, np.float32(-INF)), near, np.nextafter(near, np.float32(INF))])
-    expected_bits = near.astype(np.float16).view(np.uint16)
+    tie = np.float32(65520)  # with infinity
+    more = [tie, -tie, np.nextafter(tie, np.float32(0)), FLOAT32_MAX, -INF, -0.0, 1e-45, -1e-45]
+    near = np.concatenate([near, np.float32(more)])
+    with np.errstate(over="ignore"):
+        expected_bits = near.astype(np.float16).view(np.uint16)
     assert result_of(near, DType.FLOAT16).view(torch.uint16).tolist() == expected_bits.tolist()
-
-
-@pytest.mark.parametrize(
-    ("bits", "rounded"),
-    [
-        (0x477FEFFF, 0x7BFF),  # just below the tie between the largest value and infinity
-        (0xC77FF000, 0xFC00),  # the tie goes to infinity
-        (0x7F7FFFFF, 0x7C00),  # the largest float32
-        (0xFF800000, 0xFC00),  # infinity stays
-        (0x33000000, 0x0000),  # half of the least subnormal is a tie
-        (0xB3000001, 0x8001),  # just above it
-        (0x387FF000, 0x0400),  # the largest subnormal's last half rounds up to the least normal
-        (0x80000000, 0x8000),  # -0
-        (0x80000001, 0x8000),  # subnormals of float32
-        (0x7F800001, 0x7C01),  # a NaN whose payload would be cut to infinity
-        (0xFFFFFFFF, 0xFFFF),  # other NaNs keep their sign and the upper part of their payload
-        (0x7FC02000, 0x7E01),
-    ],
-)
-def test_rounding_to_float16_by_hand(bits, rounded):
-    accumulator = np.array([bits, 0], np.uint32).view(np.float32)
-    assert result_of(accumulator, DType.FLOAT16).view(torch.uint16).tolist() == [rounded, 0]
-
-
-# ---- what the wide accumulation is for ----
-
-
-def test_bfloat16_is_rounded_once_and_not_at_every_step():
-    rows = [torch.tensor([value], dtype=torch.bfloat16) for value in (1.0, 2**-8, 2**-8)]
-    assert reduced(rows, DType.BFLOAT16, ReduceOp.SUM).item() == 1 + 2**-7
-    assert (rows[0] + rows[1] + rows[2]).item() == 1.0, "what a ring in bfloat16 makes of it"
-
-
-def test_float16_overflows_only_in_the_result():
-    rows = [torch.tensor([60000.0], dtype=torch.float16)] * 2
-    assert reduced(rows, DType.FLOAT16, ReduceOp.SUM).item() == INF
-    assert reduced(rows, DType.FLOAT16, ReduceOp.AVG).item() == rows[0].item()
-    rows.append(torch.tensor([-60000.0], dtype=torch.float16))
-    assert reduced(rows, DType.FLOAT16, ReduceOp.SUM).item() == rows[0].item()
-
-
-def test_the_order_of_the_fold_is_the_order_of_the_calls():
-    big, small = torch.tensor([2.0**24]), torch.tensor([1.0])
-    assert reduced([big, small, small], DType.FLOAT32, ReduceOp.SUM).item() == 2.0**24
-    assert reduced([small, small, big], DType.FLOAT32, ReduceOp.SUM).item() == 2.0**24 + 2
 
 
 # ---- memory ----
@@ -408,27 +312,6 @@ def test_a_rounded_result_is_in_the_memory_given(dtype):
     payload = CODECS[dtype].finish(np.ones(2, np.float32), out)
     assert payload.obj is out.obj
     assert torch.frombuffer(out, dtype=torch_dtype(dtype)).tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        (DType.FLOAT32, "float32"),
-        (DType.FLOAT64, "float64"),
-        (DType.BFLOAT16, "float32"),
-        (DType.FLOAT16, "float32"),
-        (DType.INT32, "int32"),
-        (DType.INT64, "int64"),
-        (DType.UINT8, "uint8"),
-        (DType.INT8, "int8"),
-        (DType.BOOL, "uint8"),
-        (DType.INT8_BLOCK, "float32"),
-        (DType.FP8_BLOCK, "float32"),
-        (DType.TOPK, "float32"),
-    ],
-)
-def test_accumulation_dtypes(dtype, name):
-    assert CODECS[dtype].accumulation == np.dtype(name)
 
 
 def test_there_is_a_codec_for_every_dtype():

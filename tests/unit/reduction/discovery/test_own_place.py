@@ -1,25 +1,13 @@
-"""Where a reducer that nobody told an address is."""
-
-import json
+"""What platforms say without being asked: which reducers there are, and where one that nobody told an address is."""
 
 import pytest
 from reduction.discovery.own_place import own_place
+from reduction.discovery.platforms.automatic import Named, named_by_platform
 from reduction.errors import ConfigError
+from unit.reduction.discovery.documents import NOBODY, of_sagemaker, of_vertex
 
-NOBODY = {"SAGEMAKER_BASE_DIR": "/nowhere"}
-
-
-def vertex(pool, index=0, **pools):
-    pools = pools or {"workerpool0": ["chief:2222"], "workerpool2": ["r-0:2222", "r-1:2222"]}
-    return NOBODY | {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": {"type": pool, "index": index}})}
-
-
-def sagemaker(host, **groups):
-    groups = groups or {"gpu": ["algo-1"], "reducers": ["algo-3", "algo-2"]}
-    listed = [{"instance_group_name": name, "hosts": hosts} for name, hosts in groups.items()]
-    return {"SM_RESOURCE_CONFIG": json.dumps({"current_host": host, "instance_groups": listed})}
-
-
+POOLS = {"workerpool0": ["chief:2222"], "workerpool2": ["r-0:2222", "r-1:2222"]}
+GROUPS = {"gpu": ["algo-1"], "reducers": ["algo-3", "algo-2"]}
 SLURM = NOBODY | {
     "SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[1-2]",
     "SLURM_JOB_NODELIST_HET_GROUP_1": "cpu-red[01-02]",
@@ -29,11 +17,35 @@ SLURM = NOBODY | {
 
 
 @pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        (of_vertex(POOLS), Named(("r-0:2222", "r-1:2222"), "CLUSTER_SPEC")),
+        (of_sagemaker(GROUPS), Named(("algo-2:50051", "algo-3:50051"), "SageMaker's resourceconfig.json")),
+        # Nothing is guessed.
+        (NOBODY, None),
+        (NOBODY | {"CLUSTER_SPEC": ""}, None),
+        (of_vertex({"workerpool0": ["chief:1"]}), None),
+        (of_vertex({"workerpool2": []}), None),
+        (of_sagemaker({"gpu": ["algo-1"], "cpu": ["algo-2"]}), None),
+        (NOBODY | {"SLURM_JOB_NODELIST_HET_GROUP_0": "a", "SLURM_JOB_NODELIST_HET_GROUP_1": "b"}, None),
+    ],
+)
+def test_who_names_reducers(environ, named):
+    assert named_by_platform(environ) == named
+
+
+@pytest.mark.parametrize("pool", [["r"], ["r:1", "r:1"]])
+def test_addresses_of_the_platform_are_checked_too(pool):
+    with pytest.raises(ConfigError, match=r"^CLUSTER_SPEC: .*(HOST:PORT|twice)"):
+        named_by_platform(of_vertex({"workerpool2": pool}))
+
+
+@pytest.mark.parametrize(
     ("environ", "source", "bind", "index", "reducers"),
     [
-        (vertex("workerpool2", 1), "CLUSTER_SPEC", "0.0.0.0:2222", 1, ("r-0:2222", "r-1:2222")),
+        (of_vertex(POOLS, "workerpool2", 1), "CLUSTER_SPEC", "0.0.0.0:2222", 1, ("r-0:2222", "r-1:2222")),
         (
-            sagemaker("algo-3"),
+            of_sagemaker(GROUPS, "algo-3"),
             "SageMaker's resourceconfig.json",
             "0.0.0.0:50051",
             1,
@@ -48,7 +60,7 @@ SLURM = NOBODY | {
             ("cpu-red01:6000", "cpu-red02:6000"),
         ),
         (
-            sagemaker("algo-1", cpu=["algo-1"]) | {"REDUCTION_REDUCERS": "sagemaker:cpu:7000"},
+            of_sagemaker({"cpu": ["algo-1"]}) | {"REDUCTION_REDUCERS": "sagemaker:cpu:7000"},
             "REDUCTION_REDUCERS=sagemaker:cpu:7000",
             "0.0.0.0:7000",
             0,
@@ -67,8 +79,8 @@ def test_a_reducer(environ, source, bind, index, reducers):
     [
         NOBODY,
         NOBODY | {"REDUCTION_REDUCERS": "10.0.0.5:50051, file:/nowhere"},
-        vertex("workerpool0", workerpool0=["chief:2222"]),
-        sagemaker("algo-1", gpu=["algo-1"]),
+        of_vertex({"workerpool0": ["chief:2222"]}, "workerpool0"),
+        of_sagemaker({"gpu": ["algo-1"]}),
         NOBODY | {"SLURM_JOB_NODELIST": "a", "SLURMD_NODENAME": "a"},  # in the batch script, no step
         NOBODY | {"SLURM_STEP_NODELIST": "a"},
     ],
@@ -81,22 +93,27 @@ def test_no_place(environ):
     ("environ", "text"),
     [
         (
-            vertex("workerpool0"),
+            of_vertex(POOLS, "workerpool0"),
             "CLUSTER_SPEC says that this host is worker 0 of 1, and that reducers serve at r-0:2222, r-1:2222: run the "
             "training here, or give --bind (REDUCER_BIND) to serve on this host too",
         ),
-        (vertex("workerpool3"), "CLUSTER_SPEC says that this host is none of the workers or reducers, and"),
-        (sagemaker("algo-1"), "SageMaker's resourceconfig.json says that this host is worker 0 of 1, and"),
+        (
+            of_vertex(POOLS, "workerpool3"),
+            "CLUSTER_SPEC says that this host is none of the workers or reducers",
+        ),
+        (of_sagemaker(GROUPS), "SageMaker's resourceconfig.json says that this host is worker 0 of 1, and"),
         (
             SLURM | {"REDUCTION_REDUCERS": "slurm:0:6000"},
             "REDUCTION_REDUCERS=slurm:0:6000 says that this host is worker 1 of 2, and",
         ),
         (NOBODY | {"REDUCTION_REDUCERS": "vertex:"}, "reducers 'vertex:': CLUSTER_SPEC is not set"),
+        (NOBODY | {"CLUSTER_SPEC": "[]"}, "CLUSTER_SPEC is not what Vertex AI writes (it is not an object)"),
+        ({"SM_RESOURCE_CONFIG": "["}, "resourceconfig.json is not what SageMaker writes (Expecting"),
         (
-            NOBODY | {"CLUSTER_SPEC": "[]"},
-            "CLUSTER_SPEC is not what Vertex AI writes (it is not an object): []",
+            of_vertex({"workerpool2": ["r:1"]}) | of_sagemaker({"reducers": ["algo-2"]}),
+            "two platforms name reducers, CLUSTER_SPEC (r:1) and SageMaker's resourceconfig.json (algo-2:50051): "
+            "pass reducers= or set REDUCTION_REDUCERS",
         ),
-        (vertex("workerpool2") | sagemaker("algo-2"), "two platforms name reducers, CLUSTER_SPEC ("),
         (SLURM | {"SLURM_STEP_NODELIST": "a["}, "node list 'a[':"),
     ],
 )

@@ -35,37 +35,24 @@ def dns(monkeypatch):
     return SimpleNamespace(script=script, asked=asked)
 
 
-def test_plain_addresses_need_no_name_server(dns):
-    assert resolve(("b:2", "a:1", "b:2"), 1.0, 1000.0) == Resolved(("b:2", "a:1"), {})
+def test_addresses_and_ranges_need_no_name_server(dns):
+    listed = ("r-{0..2}.svc:50051", "r-1.svc:50051", "b:2", "a:1", "b:2")
+    expected = ("r-0.svc:50051", "r-1.svc:50051", "r-2.svc:50051", "b:2", "a:1")
+    assert resolve(listed, 1.0, 1000.0) == Resolved(expected, {})
     assert dns.asked == []
 
 
-def test_ranges_are_addresses_too(dns):
-    listed = ("r-{0..2}.svc:50051", "r-1.svc:50051", "other:1")
-    assert resolve(listed, 1.0, 1000.0).addresses == (
-        "r-0.svc:50051",
-        "r-1.svc:50051",
-        "r-2.svc:50051",
-        "other:1",
-    )
-
-
-def test_a_dns_name_becomes_all_its_addresses_sorted_without_repetition(dns):
-    dns.script.append(answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"))
-    everything = ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051")
-    assert resolve(("dns:reducers.svc:50051",), 1.0, 1000.0) == Resolved(
-        everything, {"dns:reducers.svc:50051": everything}
-    )
-    assert dns.asked == [(100.0, "reducers.svc", 50051)]
-
-
-def test_names_and_addresses_may_be_mixed_and_overlap(dns):
-    dns.script += [answers("10.0.0.5", "10.0.0.6"), answers("10.0.0.6")]
-    listed = ("10.0.0.6:50051", "dns:all:50051", "dns:some:50051", "c:3")
+def test_a_name_becomes_all_its_addresses_sorted_and_none_comes_twice(dns):
+    dns.script += [answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"), answers("10.0.0.7")]
+    listed = ("10.0.0.7:50051", "dns:all.svc:50051", "dns:some:50051", "c:3")
     assert resolve(listed, 1.0, 1000.0) == Resolved(
-        ("10.0.0.6:50051", "10.0.0.5:50051", "c:3"),
-        {"dns:all:50051": ("10.0.0.5:50051", "10.0.0.6:50051"), "dns:some:50051": ("10.0.0.6:50051",)},
+        ("10.0.0.7:50051", "10.0.0.5:50051", "[fd00::1]:50051", "c:3"),
+        {
+            "dns:all.svc:50051": ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051"),
+            "dns:some:50051": ("10.0.0.7:50051",),
+        },
     )
+    assert dns.asked == [(100.0, "all.svc", 50051), (100.0, "some", 50051)]
 
 
 def test_a_name_that_appears_later_is_waited_for(dns):

@@ -1,6 +1,6 @@
 """`sagemaker:` against resourceconfig.json as SageMaker writes it."""
 
-import json
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -9,24 +9,12 @@ from reduction.discovery.cluster import Cluster
 from reduction.discovery.platforms.sagemaker import parse
 from reduction.discovery.schemes import cluster_of
 from reduction.errors import ConfigError
+from unit.reduction.discovery.documents import resource_config, rubbish
 
 
-def document(current="algo-1", group="gpu", key="current_group_name", **groups):
+def document(host="algo-1", key="current_group_name", **groups):
     groups = groups or {"gpu": ["algo-1", "algo-11"], "reducers": ["algo-10", "algo-2"]}
-    return json.dumps(
-        {
-            "current_host": current,
-            "current_instance_type": "ml.g5.xlarge",
-            key: group,
-            "hosts": sorted(host for hosts in groups.values() for host in hosts),
-            "instance_groups": [
-                {"instance_group_name": name, "instance_type": "ml.g5.xlarge", "hosts": hosts}
-                for name, hosts in groups.items()
-            ],
-            "network_interface_name": "eth0",
-            "topology": None,
-        }
-    )
+    return resource_config(groups, host, key)
 
 
 @pytest.mark.parametrize("key", ["current_group_name", "current_instance_group"])
@@ -62,15 +50,13 @@ def test_the_file_and_what_may_be_left_out(tmp_path):
     assert (found.reducers, found.role) == (("algo-1:50051", "algo-11:50051"), "reducer")
 
 
-def test_no_training_of_sagemaker(tmp_path):
+def test_no_training_of_sagemaker_or_a_file_that_cannot_be_read(tmp_path):
+    environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"neither SM_RESOURCE_CONFIG nor \S+/resourceconfig.json is there"):
-        cluster_of("sagemaker:reducers:1", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
-
-
-def test_a_file_that_cannot_be_read(tmp_path):
+        cluster_of("sagemaker:reducers:1", environ)
     (tmp_path / "input" / "config" / "resourceconfig.json").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
-        cluster_of("sagemaker:", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        cluster_of("sagemaker:", environ)
 
 
 @pytest.mark.parametrize(
@@ -104,25 +90,10 @@ def test_what_is_wrong_is_named(text, config, message):
     assert message in str(caught.value)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["instance_groups", "instance_group_name", "hosts", "current_host"]),
-            inner,
-            max_size=3,
-        )
-    ),
-)
-
-
-@given(st.text() | JSON.map(json.dumps) | JSON.map(lambda groups: json.dumps({"instance_groups": groups})))
+@given(rubbish("instance_groups", "instance_group_name", "hosts", "current_host"))
 def test_rubbish_is_a_config_error(text):
-    try:
+    with contextlib.suppress(ConfigError):
         parse(text, "reducers", 1)
-    except ConfigError:
-        pass
 
 
 @given(st.sets(st.integers(1, 200), min_size=2), st.randoms())

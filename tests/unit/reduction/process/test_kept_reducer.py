@@ -1,5 +1,6 @@
 """A reducer of our own starts again whenever it ends, at its address, until it is stopped."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,23 +13,31 @@ from reduction.process.kept_reducer import RESTART_MAX_S, RESTART_S, STEADY_S, K
 SERVES = "import sys; print('listening on host:5', flush=True); sys.stdin.read()"
 
 
+class Started(list):
+    """The options of all processes that were started, and how the next one is."""
+
+    code, error, pipe = SERVES, None, subprocess.PIPE
+
+    def __init__(self):
+        self.processes = []
+
+    def start(self, folder, options, token):
+        if self.error is not None:
+            raise self.error
+        self.append((folder, *options, token))
+        command = [sys.executable, "-S", "-c", self.code]
+        self.processes.append(subprocess.Popen(command, stdin=self.pipe, stdout=self.pipe, text=True))
+        return self.processes[-1]
+
+    def end(self):
+        self.processes[-1].kill()
+        self.processes[-1].wait()
+
+
 @pytest.fixture
 def started(monkeypatch):
-    """The options of all processes that were started; the next one runs `started.code` and gets `started.error`."""
-
-    class Started(list):
-        code, error = SERVES, None
-
     started = Started()
-
-    def start(folder, options, token):
-        if started.error is not None:
-            raise started.error
-        started.append((folder, *options, token))
-        command = [sys.executable, "-S", "-c", started.code]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    monkeypatch.setattr(kept_reducer, "start_reducer", start)
+    monkeypatch.setattr(kept_reducer, "start_reducer", started.start)
     return started
 
 
@@ -40,14 +49,9 @@ def reducer(started):
     reducer.stop()
 
 
-def end(reducer):
-    reducer._process.kill()
-    reducer._process.wait()
-
-
 def test_it_starts_again_at_its_address_after_a_pause(started, reducer, caplog):
     assert reducer.look(10.0) == 0
-    end(reducer)
+    started.end()
     assert reducer.has_ended
     assert reducer.look(10.0) == RESTART_S
     assert reducer.look(10.0 + RESTART_S / 4) == RESTART_S * 3 / 4
@@ -62,18 +66,18 @@ def test_it_starts_again_at_its_address_after_a_pause(started, reducer, caplog):
     assert caplog.messages == [f"the reducer {reducer.address} on this host ended with -9; it starts again"]
 
 
-def test_pauses_grow_until_one_has_lived_long(reducer, monkeypatch):
+def test_pauses_grow_until_one_has_lived_long(started, reducer, monkeypatch):
     monkeypatch.setattr(kept_reducer.time, "monotonic", lambda: 0.0)
     pauses = []
     for now_s in (*[1.0] * 8, STEADY_S):
-        end(reducer)
+        started.end()
         pauses.append(reducer.look(now_s))
         assert reducer.look(now_s + pauses[-1]) == 0
     assert pauses == [0.5, 1, 2, 4, 8, 16, RESTART_MAX_S, RESTART_MAX_S, RESTART_S]
 
 
 def test_a_start_that_fails_is_tried_again(started, reducer, caplog):
-    end(reducer)
+    started.end()
     started.error = OSError(12, "Cannot allocate memory")
     pause_s = reducer.look(0.0)
     again_s = reducer.look(pause_s)
@@ -105,13 +109,12 @@ def test_one_that_does_not_start_leaves_nothing(started):
     assert reducer.inherited() == (set(), [])
 
 
-def test_no_process(started, monkeypatch):
+def test_no_process(started):
     started.error = OSError(12, "Cannot allocate memory")
-    sockets = [socket.socket()]
-    monkeypatch.setattr(kept_reducer, "hold", lambda hosts: (5, sockets))
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="Cannot allocate memory"):
         KeptReducer("/ours", "127.0.0.1", "a secret")
-    assert sockets[0].fileno() < 0
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_no_such_address():
@@ -119,10 +122,9 @@ def test_no_such_address():
         KeptReducer("/ours", "192.0.2.1", "a secret")
 
 
-def test_one_without_pipes(started, reducer):
+def test_one_without_pipes(started):
     """As the stand-ins of other tests."""
-    process, reducer._process = reducer._process, subprocess.Popen([sys.executable, "-S", "-c", ""])
+    started.code, started.pipe = "", None
+    reducer = KeptReducer("/ours", "127.0.0.1", "a secret")
     assert len(reducer.inherited()[1]) == 1
-    reducer.begin_stop()
-    reducer._process.wait()
-    reducer._process = process
+    reducer.stop()

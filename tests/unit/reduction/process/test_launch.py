@@ -30,8 +30,12 @@ def started_with(folder="/opt/ours"):
     return environment[VARIABLE].split(os.pathsep)
 
 
-def test_by_default_only_our_folders():
+def test_by_default_only_our_folders_each_once_and_by_its_whole_path(tmp_path):
     assert started_with() == [SHARED, "/opt/ours"]
+    assert started_with(SHARED) == [SHARED]
+    command, environment = reducer_command("..")
+    assert command[2] == f"{tmp_path}/reducer/__main__.py"
+    assert environment[VARIABLE].endswith(f"{os.pathsep}{tmp_path}")
 
 
 def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatch):
@@ -45,25 +49,18 @@ def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatc
 
 
 def test_variables_of_an_operator_count_only_for_the_process_that_takes_the_place_of_theirs(monkeypatch):
-    monkeypatch.setenv("REDUCER_BIND", "10.0.0.5:1")
-    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    of_operator = {
+        "REDUCER_BIND": "10.0.0.5:1",
+        "REDUCER_METRICS_PORT": "9102",
+        "NOTIFY_SOCKET": "/run/notify",
+    }
+    for name, value in (of_operator | {"REDUCTION_JOB": "kept"}).items():
+        monkeypatch.setenv(name, value)
     _, environment = reducer_command("/opt/ours")
-    assert not {"REDUCER_BIND", "NOTIFY_SOCKET"} & environment.keys()
+    assert not of_operator.keys() & environment.keys()
+    assert environment["REDUCTION_JOB"] == "kept"
     _, environment = reducer_command("/opt/ours", with_settings=True)
-    assert environment["REDUCER_BIND"] == "10.0.0.5:1"
-    assert environment["NOTIFY_SOCKET"] == "/run/notify"
-
-
-def test_one_folder_is_named_once():
-    command, environment = reducer_command(SHARED)
-    assert command[2] == f"{SHARED}/reducer/__main__.py"
-    assert environment[VARIABLE] == SHARED
-
-
-def test_the_folder_may_be_relative_to_the_working_directory(tmp_path):
-    command, environment = reducer_command("..")
-    assert command[2] == f"{tmp_path}/reducer/__main__.py"
-    assert environment[VARIABLE].endswith(f"{os.pathsep}{tmp_path}")
+    assert environment.items() >= of_operator.items()
 
 
 def test_folders_of_the_users_come_last_and_the_working_directory_not_at_all(monkeypatch, tmp_path):
@@ -131,12 +128,3 @@ os._exit(0 if said == "*:a secret\\n" else 1)
     child = "import sys; print(open(sys.argv[-1]).read(), end='')"
     environment = {**os.environ, "PYTHONPATH": SHARED}
     assert subprocess.run([sys.executable, "-c", code, child], env=environment, timeout=60).returncode == 0
-
-
-def test_an_operators_variables_are_not_for_a_reducer_that_we_start(monkeypatch):
-    monkeypatch.setenv("REDUCER_METRICS_PORT", "9102")
-    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
-    monkeypatch.setenv("REDUCTION_JOB", "kept")
-    _, environment = reducer_command(SHARED)
-    assert not {"REDUCER_METRICS_PORT", "NOTIFY_SOCKET"} & environment.keys()
-    assert environment["REDUCTION_JOB"] == "kept"

@@ -6,7 +6,7 @@ import socket
 import pytest
 from reduction.errors import ConfigError
 from reduction.limits import ID_BYTES
-from reduction.process.place import link_mbit, loopback_id, own_host
+from reduction.process.place import link_mbit, local_socket, loopback_id, own_host
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,10 @@ def test_anything_else_is_an_error_that_says_how_to_write_it(text):
         link_mbit("--link", text)
 
 
-def test_a_host_has_the_same_id_whenever_it_is_asked():
+def test_both_sides_know_their_host_and_where_a_reducer_of_it_listens():
     assert own_host() == own_host()
     assert len(own_host()) == ID_BYTES
+    assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"
 
 
 def test_where_there_is_no_proc_the_name_of_the_host_counts(monkeypatch):

@@ -10,10 +10,9 @@ from reduction.process.ready import NotReady, close, ready_address, ready_line, 
 SERVES = "print('listening on 127.0.0.1:5', flush=True); import sys; sys.stdin.read()"
 
 
-def python(code):
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def python(code, stdin=subprocess.PIPE):
+    command = [sys.executable, "-S", "-c", code]
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
 def test_the_line_that_one_side_prints_is_the_line_that_the_other_reads():
@@ -51,13 +50,11 @@ def test_a_process_that_does_not_serve_is_told_and_gone(code, reason):
     assert process.stdout.closed
 
 
+STAYS = SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)")
+
+
 def test_a_process_without_a_pipe_to_its_stdin_must_have_been_told_to_end():
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)")],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = python(STAYS, stdin=subprocess.DEVNULL)
     wait_until_ready(process, 30)
     process.terminate()
     close(process, 30)
@@ -65,7 +62,7 @@ def test_a_process_without_a_pipe_to_its_stdin_must_have_been_told_to_end():
 
 
 def test_a_process_that_does_not_end_is_killed():
-    process = python(SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)"))
+    process = python(STAYS)
     wait_until_ready(process, 30)
     before = time.monotonic()
     close(process, 0.2)

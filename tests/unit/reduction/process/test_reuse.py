@@ -1,4 +1,4 @@
-"""Which free buffers a pool keeps: what was in use at once, and the sizes of a pattern that repeats."""
+"""Which free buffers a pool keeps, where tests/property/test_reuse.py does not look: what goes first, and windows."""
 
 from reduction.process.reuse import PATTERN_TAKES, PATTERN_TIMES, PEAK_TAKES, Shelf
 
@@ -38,15 +38,6 @@ class Pool:
 # ---- buffers ----
 
 
-def test_a_free_buffer_is_found_by_its_size():
-    pool = Pool()
-    first, other = pool.take(BIG), pool.take(SMALL)
-    pool.give(first)
-    pool.give(other)
-    assert pool.take(BIG) is first
-    assert pool.take(SMALL) is other
-
-
 def test_of_two_free_buffers_the_last_one_used_is_used_again():
     pool = Pool()
     first, second = pool.take(BIG), pool.take(BIG)
@@ -54,16 +45,6 @@ def test_of_two_free_buffers_the_last_one_used_is_used_again():
     pool.give(second)
     assert pool.take(BIG) is second  # which the cache may still have; the other one may go in time
     assert pool.take(BIG) is first
-
-
-def test_bytes_in_use_and_free_are_counted():
-    pool = Pool()
-    buffers = [pool.take(nbytes) for nbytes in (BIG, SMALL, 0)]
-    assert (pool.shelf.used_bytes, pool.shelf.free_bytes) == (BIG + SMALL, 0)
-    for buffer in buffers:
-        pool.give(buffer)
-    assert (pool.shelf.used_bytes, pool.shelf.free_bytes) == (0, BIG + SMALL)
-    assert pool.use(0, SMALL, BIG) == 0
 
 
 def test_what_could_not_be_allocated_is_not_in_use():
@@ -88,21 +69,6 @@ def test_a_shelf_that_was_cleared_has_forgotten_all_but_what_is_in_use():
 
 
 # ---- rule 1: what was in use at once ----
-
-
-def test_sizes_that_never_come_again_do_not_pile_up():
-    pool = Pool()
-    for nbytes in range(1000, 3000):
-        pool.use(nbytes, nbytes)
-        assert pool.bytes <= 2 * nbytes
-
-
-def test_what_was_in_use_at_once_is_kept():
-    pool = Pool()
-    sizes = [BIG, BIG, 10, 20, 30]
-    pool.use(*sizes)
-    for nbytes in sizes * 2:
-        assert pool.use(nbytes) == 0
 
 
 def test_the_buffer_that_was_unused_for_longest_goes_first():
@@ -151,14 +117,6 @@ def test_what_is_in_use_for_long_stays_a_part_of_the_peak():
 # ---- rule 2: patterns ----
 
 
-def test_sizes_that_take_turns_are_kept():
-    pool = Pool()
-    rounds = [pool.use(BIG, BIG) + pool.use(SMALL, SMALL) for _ in range(10)]
-    assert rounds[0] == 4
-    assert rounds[3:] == [0] * 7
-    assert pool.bytes == 2 * BIG + 2 * SMALL
-
-
 def test_a_pattern_is_kept_although_something_new_comes_with_each_round():
     pool = Pool()
     for step in range(100):
@@ -176,23 +134,6 @@ def test_a_size_is_no_pattern_because_it_came_twice_at_a_time():
     for _ in range(2 * PEAK_TAKES):
         pool.use(SMALL)
     assert pool.bytes == SMALL
-
-
-def test_a_pattern_that_is_over_is_forgotten():
-    pool = Pool()
-    for _ in range(5):
-        pool.use(BIG)
-        pool.use(SMALL)
-    for _ in range(PATTERN_TAKES - PEAK_TAKES):
-        pool.use(SMALL)
-    assert pool.bytes == BIG + SMALL
-    for _ in range(3 * PEAK_TAKES):
-        pool.use(SMALL)
-    assert pool.bytes == SMALL
-    assert pool.use(BIG) == 1
-    for _ in range(2 * PEAK_TAKES):
-        pool.use(SMALL)
-    assert pool.bytes == SMALL, "once is no pattern"
 
 
 def test_a_size_that_comes_again_late_is_no_pattern():
@@ -216,18 +157,6 @@ def test_a_patterns_size_that_is_in_use_for_long_stays_known():
     assert pool.use(BIG) == 0
 
 
-def test_more_buffers_of_a_patterns_size_than_are_used_lately_go():
-    pool = Pool()
-    for _ in range(5):
-        pool.use(BIG, BIG)
-        pool.use(SMALL)
-    for _ in range(PATTERN_TAKES):
-        pool.use(BIG)
-        pool.use(SMALL)
-    assert pool.bytes == BIG + SMALL
-    assert pool.use(BIG) + pool.use(SMALL) == 0
-
-
 def test_a_pattern_may_keep_no_more_than_it_was_allowed():
     pool = Pool(extra_bytes_max=5)
     sizes = [BIG, 1, 2, 3, 4, 5]
@@ -244,21 +173,6 @@ def test_a_pattern_may_keep_no_more_than_it_was_allowed():
 # ---- rule 3: sizes that come again by chance ----
 
 
-def patterns(count, times):
-    """Take `count` buffers of about one size `times` times over; return the pool and what each round allocated."""
-    pool, rounds = Pool(), []
-    for _ in range(times):
-        rounds.append(sum(pool.use(BIG + one) for one in range(count)))
-    return pool, rounds
-
-
-def test_a_short_pattern_may_be_as_large_as_it_likes():
-    count = PEAK_TAKES - 1
-    pool, rounds = patterns(count, 10)
-    assert rounds[3:] == [0] * 7
-    assert pool.bytes == sum(BIG + one for one in range(count))
-
-
 def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
     pool, allocated = Pool(), []
     for _ in range(4):
@@ -266,6 +180,31 @@ def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
         for _ in range(PATTERN_TAKES - 2 * PEAK_TAKES):
             allocated[-1] += pool.use(SMALL)
     assert allocated[2:] == [0, 0]
+
+
+def test_a_pattern_that_is_over_is_forgotten():
+    pool = Pool()
+    for _ in range(5):
+        pool.use(BIG)
+        pool.use(SMALL)
+    for _ in range(PATTERN_TAKES - PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == BIG + SMALL
+    for _ in range(3 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL
+    assert pool.use(BIG) == 1
+    for _ in range(2 * PEAK_TAKES):
+        pool.use(SMALL)
+    assert pool.bytes == SMALL, "once is no pattern"
+
+
+def patterns(count, times):
+    """Take `count` buffers of about one size `times` times over; return the pool and what each round allocated."""
+    pool, rounds = Pool(), []
+    for _ in range(times):
+        rounds.append(sum(pool.use(BIG + one) for one in range(count)))
+    return pool, rounds
 
 
 def test_a_long_pattern_of_many_times_what_is_in_use_is_not():

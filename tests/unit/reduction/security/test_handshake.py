@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -79,9 +80,6 @@ def worker(authority):
 
 def test_nothing_is_wrong(server, worker):
     assert ask(worker, server_of(server), says_hello) is None
-
-
-def test_nothing_is_wrong_in_clear():
     assert ask(None, None, says_hello) is None
 
 
@@ -91,60 +89,46 @@ def test_a_server_that_wants_tls(server):
 
 @pytest.mark.parametrize("greeting", [HELLO, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_without_tls(worker, greeting):
-    reason = ask(worker, None, lambda writer: writer.write(greeting))
-    assert reason is not None
+    reason = ask(worker, None, lambda writer: writer.write(greeting)) or ""
     assert reason.startswith("it does not speak TLS as we do (")
 
 
-def test_a_certificate_of_another_ca_is_refused_by_an_alert(tmp_path, server):
-    stranger = TlsFiles(*_stranger(tmp_path), server.ca)
-    reason = ask(stranger, server_of(server), says_hello)
+@pytest.mark.parametrize(
+    ("demands", "speak"),
+    [
+        (True, says_hello),  # it sends an alert
+        (False, hangs_up),  # as gRPC does, which sends none, but hangs up once it has looked
+    ],
+)
+def test_a_certificate_of_another_ca_is_refused(tmp_path, server, demands, speak):
+    stranger = replace(Authority(tmp_path, "other").files(), ca=server.ca)
+    reason = ask(stranger, server_of(server, demands=demands), speak)
     assert reason == f"it does not accept the certificate {stranger.cert}, which must lead to its --tls-ca"
-
-
-def test_a_certificate_of_another_ca_is_refused_by_an_end(tmp_path, server):
-    """As gRPC does, which sends no alert: a server that hangs up once it has looked."""
-    stranger = TlsFiles(*_stranger(tmp_path), server.ca)
-    reason = ask(stranger, server_of(server, demands=False), hangs_up)
-    assert reason == f"it does not accept the certificate {stranger.cert}, which must lead to its --tls-ca"
-
-
-def _stranger(tmp_path) -> tuple[str, str]:
-    files = Authority(tmp_path, "other").files()
-    return files.cert, files.key
-
-
-def test_a_server_of_another_ca(tmp_path, worker):
-    server = Authority(tmp_path, "other").files("127.0.0.1")
-    reason = ask(worker, server_of(server, demands=False), says_hello)
-    assert reason is not None
-    assert reason.startswith("its certificate is not accepted here: self-signed certificate in ")
-
-
-def test_a_server_of_another_name(authority, worker):
-    server = authority.files("else.example")
-    reason = ask(worker, server_of(server), says_hello)
-    assert reason is not None
-    assert reason.startswith("its certificate is not accepted here: IP address mismatch")
 
 
 @pytest.mark.parametrize(
-    ("days", "what"), [((-3, -2), "it expired on "), ((2, 3), "it is not valid before ")]
+    ("ca", "name", "text"),
+    [
+        ("other", "127.0.0.1", "self-signed certificate in "),
+        ("ca", "else.example", "IP address mismatch"),
+    ],
 )
-def test_a_server_whose_certificate_is_out_of_date(authority, worker, days, what):
-    reason = ask(worker, server_of(authority.files("127.0.0.1", days=days)), says_hello)
-    day = datetime.now(UTC) + timedelta(days=days[1] if days[1] < 0 else days[0])
-    assert reason is not None
-    assert reason.startswith(f"its certificate is not accepted here: {what}{day:%Y-%m-%d} ")
+def test_a_server_of_another_ca_or_name(tmp_path, authority, worker, ca, name, text):
+    server = (authority if ca == "ca" else Authority(tmp_path, ca)).files(name)
+    reason = ask(worker, server_of(server, demands=False), says_hello) or ""
+    assert reason.startswith(f"its certificate is not accepted here: {text}")
 
 
 @pytest.mark.parametrize(("days", "what"), [((-3, -2), "expired on "), ((2, 3), "is not valid before ")])
-def test_our_own_certificate_is_out_of_date(authority, server, days, what):
-    ours = authority.files(days=days)
-    reason = ask(ours, server_of(server), says_hello)
+def test_a_certificate_that_is_out_of_date(authority, server, worker, days, what):
+    old = authority.files("127.0.0.1", days=days)
     day = datetime.now(UTC) + timedelta(days=days[1] if days[1] < 0 else days[0])
-    assert reason is not None
-    assert reason.startswith(f"our certificate {ours.cert} {what}{day:%Y-%m-%d} ")
+    theirs, ours = (
+        ask(worker, server_of(old), says_hello) or "",
+        ask(old, server_of(server), says_hello) or "",
+    )
+    assert theirs.startswith(f"its certificate is not accepted here: it {what}{day:%Y-%m-%d} ")
+    assert ours.startswith(f"our certificate {old.cert} {what}{day:%Y-%m-%d} ")
 
 
 def test_dates_that_cannot_be_read_are_not_the_reason(authority, worker, monkeypatch):

@@ -24,16 +24,11 @@ def token_file(tmp_path):
     return write
 
 
-def test_a_job_has_its_own_token_or_that_of_any(token_file):
-    table = read_tokens(token_file(f"one:{A}\ntwo:{B}\n*:{C}\n"))
-    assert [table.of(job) for job in ("one", "two", "three")] == [A, B, C]
-    assert read_tokens(token_file(f"one:{A}\n")).of("three") is None
-
-
 def test_the_line_of_a_job_is_that_of_its_rails_as_well(token_file):
     table = read_tokens(token_file(f"one:{A}\ntwo@3:{B}\n*:{C}\n"))
-    jobs = "one@0", "one@4095", "two@3", "two@2", "one@03", "one@x", "one@"
-    assert [table.of(job) for job in jobs] == [A, A, B, C, C, C, C]
+    jobs = "one", "one@0", "one@4095", "two@3", "two@2", "one@03", "one@x", "one@", "three"
+    assert [table.of(job) for job in jobs] == [A, A, A, B, C, C, C, C, C]
+    assert read_tokens(token_file(f"one:{A}\n")).of("three") is None
 
 
 def test_the_line_that_admits_a_job(token_file):

@@ -1,7 +1,6 @@
 """The file for Perfetto: every slice ends, none crosses another on its line, and times are those of one clock."""
 
 import dataclasses
-import itertools
 from collections import defaultdict
 
 import pytest
@@ -43,14 +42,7 @@ def test_a_collective_is_a_slice_with_all_its_phases_and_one_per_reducer():
     records = [record(0, [span(0, 5.0, lanes=("a:1", "b:2"))], notes=[(6.0, "epoch 2")])]
     trace = document(records, offsets(records))
     found = slices(trace)
-    assert [name for _, tid, name, *_ in found if tid == 0] == [
-        "handed over",
-        "waiting to push",
-        "pushing",
-        "waiting for results",
-        "delivered",
-        "0: SUM of 4 x float32",
-    ]
+    assert [name for _, tid, name, *_ in found if tid == 0] == [*ALL, "0: SUM of 4 x float32"]
     assert sorted((tid, name) for _, tid, name, *_ in found if tid) == [
         (1, "push 0"),
         (1, "results 0"),
@@ -68,32 +60,26 @@ def test_a_collective_is_a_slice_with_all_its_phases_and_one_per_reducer():
     ]
 
 
-def test_the_phases_are_all_of_the_time():
-    whole = span(3, 1.0)
-    parts = list(phases(whole))
-    assert parts[0][1] == whole.issued
-    assert parts[-1][2] == whole.done
-    assert all(before[2] == after[1] for before, after in itertools.pairwise(parts))
+ALL = ["handed over", "waiting to push", "pushing", "waiting for results", "delivered"]
 
 
 @pytest.mark.parametrize(
-    ("times", "names"),
+    ("one", "names"),
     [
-        ({}, []),
-        ({"taken": 2.0}, ["handed over"]),
-        ({"taken": 2.0, "lanes": {"a:1": Lane(3.0, 4.0)}}, ["handed over", "waiting to push", "pushing"]),
+        (span(0, 1.0), ALL),
+        (Span(0, "SUM", 16, 8, 1.0), []),
+        (Span(0, "SUM", 16, 8, 1.0, taken=2.0), ALL[:1]),
+        (Span(0, "SUM", 16, 8, 1.0, taken=2.0, lanes={"a:1": Lane(3.0, 4.0)}), ALL[:3]),
     ],
 )
-def test_what_is_not_over_has_the_phases_until_now(times, names):
-    unfinished = Span(0, "SUM", 16, 8, 1.0, **times)
-    assert [name for name, *_ in phases(unfinished)] == names
-    records = [record(0, [unfinished])]
+def test_phases_follow_each_other_until_now_or_the_end(one, names):
+    parts = list(phases(one))
+    assert [name for name, *_ in parts] == names
+    times = [one.issued, *(end for _, _, end in parts)]
+    assert [begin for _, begin, _ in parts] == times[:-1]
+    assert one.done in (None, times[-1])
+    records = [record(0, [one])]
     assert slices(document(records, offsets(records)))
-
-
-def test_without_collectives_it_is_empty():
-    records = [record(0, [])]
-    assert slices(document(records, offsets(records))) == []
 
 
 def test_a_reducer_has_a_line_of_its_sums():

@@ -27,29 +27,36 @@ def test_one_clock_needs_no_estimate():
     assert [(offset.seconds, offset.error) for offset in found] == [(0.0, 0.0)] * 2
 
 
-@pytest.mark.parametrize("theirs", [[], [span(7, 1.0)]], ids=["nothing", "others"])
-def test_without_common_collectives_the_hosts_clocks_must_do(theirs):
-    records = [record(0, [span(0, 1.0)]), record(1, theirs, clock="two", unix_offset=998.0)]
-    assert [(offset.seconds, offset.error) for offset in offsets(records)] == [(0.0, 0.0), (2.0, None)]
-
-
-def test_collectives_of_other_lives_of_the_job_do_not_count():
+def of_another_life():
     other = span(0, 1.0)
     other.what = "MAX of 2 x int64"
-    assert offsets([record(0, [span(0, 1.0)]), record(1, [other], clock="two")])[1].error is None
+    return other
 
 
-def test_what_is_not_whole_bounds_nothing():
-    mine, theirs = span(0, 1.0), span(0, 1.0)
-    mine.whole = theirs.whole = None
-    assert offsets([record(0, [mine]), record(1, [theirs], clock="two")])[1].error is None
-    theirs.lanes, mine.lanes = {}, {}
-    assert offsets([record(0, [mine]), record(1, [theirs], clock="two")])[1].error is None
+def not_whole(**changes):
+    one = span(0, 1.0)
+    one.whole = None
+    for name, value in changes.items():
+        setattr(one, name, value)
+    return one
 
 
-def test_collectives_of_other_jobs_say_nothing_of_a_clock():
-    records = [record(0, [span(0, 1.0)]), record(1, [span(0, 501.0)], clock="two", job="other")]
-    assert offsets(records)[1].error is None
+@pytest.mark.parametrize(
+    ("mine", "theirs", "job"),
+    [
+        (span(0, 1.0), None, "cnn"),
+        (span(0, 1.0), span(7, 1.0), "cnn"),
+        (span(0, 1.0), of_another_life(), "cnn"),
+        (span(0, 1.0), span(0, 501.0), "other"),
+        (not_whole(), not_whole(), "cnn"),
+        (not_whole(lanes={}), not_whole(lanes={}), "cnn"),
+    ],
+    ids=["none", "other numbers", "another life", "another job", "not whole", "nothing pushed"],
+)
+def test_without_common_collectives_the_hosts_clocks_must_do(mine, theirs, job):
+    there = [] if theirs is None else [theirs]
+    records = [record(0, [mine]), record(1, there, clock="two", unix_offset=998.0, job=job)]
+    assert [(offset.seconds, offset.error) for offset in offsets(records)] == [(0.0, 0.0), (2.0, None)]
 
 
 def test_a_job_with_ranks_on_both_hosts_tells_it_for_all_jobs():

@@ -1,4 +1,4 @@
-"""Where a job's time went: each cause gets what it has cost, and all of them add up."""
+"""Where a job's time went: each cause gets what it has cost, and all add up. test_verdict.py has the plain causes."""
 
 import pytest
 from reduction.timeline.clocks import Offset, offsets
@@ -30,21 +30,6 @@ def lost(records, reducers=(), rate=NBYTES):
     return found
 
 
-def test_nothing_is_lost_on_an_ideal_link():
-    records = [record(rank, [span(seq, 10.0 * seq) for seq in range(3)]) for rank in range(2)]
-    found = lost(records)
-    assert (found.parts.measured, found.ideal) == (4.0, 4.0)  # the first one does not count
-    assert not any(found.shares.values())
-
-
-def test_a_rank_that_begins_late():
-    early = record(0, [span(1, 10.0, push=0.0, pushed=2.5, whole=3.0)])
-    late = record(1, [span(1, 12.0)])
-    found = lost([early, late])
-    assert found.shares["late ranks"] == pytest.approx(2.0)
-    assert found.parts.ranks == {1: pytest.approx(2.0)}
-
-
 def test_a_rank_that_is_slow_at_the_end():
     first = record(0, [span(1, 10.0, pushed=0.5, whole=3.0)])
     slow = record(1, [span(1, 10.0, pushed=2.4, whole=3.0)])
@@ -60,22 +45,6 @@ def test_a_rank_that_stands_still_in_a_transfer_which_holds_up_all_others():
     found = lost(records, [reducer(at_one), reducer(at_other)])
     assert found.slow == {1: pytest.approx(2 * 1.6)}
     assert found.link == pytest.approx(2 * 0.4)
-
-
-def test_a_slow_link_of_all_is_the_links():
-    records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)]) for rank in range(2)]
-    assert lost(records).shares["link"] == pytest.approx(4.0)
-
-
-def test_cpu_beyond_the_ideal_is_the_reducers():
-    records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)]) for rank in range(2)]
-    idle = ReducerRecord("cnn", 2, "r:0", "h", "one", 0.0, (ReducerSpan(9, 0.0, 0.0, 0.0, 50.0),))
-    busy = reducer(
-        ReducerSpan(1, 10.1, 12.9, 5.0, 7.5, 4, {0: 10.1, 1: 10.1}, {0: 2, 1: 2}, {0: 0.1, 1: 0.1})
-    )
-    found = lost(records, [idle, busy])
-    assert found.reducers == {"r:1": pytest.approx(3.0)}
-    assert found.link == pytest.approx(1.0)
 
 
 def test_the_straggler_of_the_job_gets_the_rest():

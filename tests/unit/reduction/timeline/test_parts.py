@@ -23,16 +23,16 @@ def total(one):
     return one.transfer + sum(one.ranks.values()) + one.credit + one.copy + one.copy_back
 
 
-def test_the_parts_of_one_collective():
+def test_the_parts_of_one_collective_and_of_several():
     one = parts([span(1, 0.0, 1.0, 3.0, 4.0, 9.0, 9.5)], {1: Begun(5.0, 2)})
-    assert (one.copy, one.credit, dict(one.ranks), one.transfer, one.copy_back) == (
-        1.0,
-        2.0,
-        {2: 2.0},
-        4.0,
-        0.5,
+    assert one == Parts(
+        1, 1, 1000, measured=9.5, copy=1.0, credit=2.0, ranks={2: 2.0}, transfer=4.0, copy_back=0.5
     )
-    assert (one.measured, one.rounds, one.collectives, one.nbytes) == (9.5, 1, 1, 1000)
+    one += parts([span(2, 10.0, 11.0, 13.0, 14.0, 19.0, 19.5)], {2: Begun(14.0, 0)})
+    assert one == Parts(
+        2, 2, 2000, measured=19.0, copy=2.0, credit=4.0, ranks={2: 2.0, 0: 1.0}, transfer=9.0, copy_back=1.0
+    )
+    assert one.measured == pytest.approx(total(one))
 
 
 def test_what_happens_beside_a_transfer_costs_nothing():
@@ -42,17 +42,12 @@ def test_what_happens_beside_a_transfer_costs_nothing():
     assert one.measured == total(one) == 8.25
 
 
-def test_two_late_ranks_each_have_their_part():
-    group = [span(1, 0.0, 0.0, 0.0, 1.0, 4.0, 4.0), span(2, 4.0, 4.0, 4.0, 5.0, 9.0, 9.0)]
+def test_late_ranks_have_their_parts_and_who_began_before_has_none():
+    group = [span(1, 0.0, 0.0, 0.0, 1.0, 4.0, 4.0), span(2, 4.0, 4.0, 6.0, 7.0, 9.0, 9.0)]
     one = parts(group, {1: Begun(2.0, 0), 2: Begun(7.0, 3)})
-    assert dict(one.ranks) == {0: 2.0, 3: 3.0}
-    assert one.transfer == 4.0
-
-
-def test_a_rank_that_began_before_or_never_is_not_waited_for():
-    group = [span(1, 0.0, 0.0, 2.0, 3.0, 4.0, 4.0)]
-    assert not parts(group, {1: Begun(1.0, 1)}).ranks
-    assert parts(group, {1: Begun(99.0, 1)}).ranks == {1: 2.0}
+    assert (dict(one.ranks), one.transfer) == ({0: 2.0, 3: 1.0}, 4.0)
+    assert not parts(group[1:], {2: Begun(5.0, 1)}).ranks
+    assert parts(group[1:], {2: Begun(99.0, 1)}).ranks == {1: 3.0}, "it never began"
 
 
 def test_a_collective_of_nothing_has_no_transfer():
@@ -89,16 +84,6 @@ def test_the_ideal_is_that_of_the_best_large_round():
     assert (ideal(large, rate), ideal(slower, rate), ideal(small, rate)) == (4.0, 4.0, 0.001)
     assert best_rate([]) == 0.0
     assert ideal(slower, 0.0) == 8.0
-
-
-def test_parts_of_rounds_are_added():
-    groups = [span(1, 0.0, 1.0, 3.0, 4.0, 9.0, 9.5)], [span(2, 10.0, 11.0, 13.0, 14.0, 19.0, 19.5)]
-    one = Parts()
-    for group in groups:
-        one += parts(group, {1: Begun(5.0, 2), 2: Begun(14.0, 0)})
-    assert (one.rounds, one.collectives, one.nbytes) == (2, 2, 2000)
-    assert dict(one.ranks) == {2: 2.0, 0: 1.0}
-    assert one.measured == pytest.approx(total(one))
 
 
 def test_the_time_of_a_chunk_is_that_of_the_first_and_of_the_last():

@@ -32,12 +32,6 @@ def test_another_rank_takes_rank_0s_configuration_wherever_it_hears_it_first():
     assert scene.receive("a", Configure(epoch(1))) == [], "the same again"
 
 
-def test_a_reducer_that_is_no_member_hears_no_hello():
-    scene = Scene(rank=1)
-    scene.meet()
-    assert scene.enter(reducers="b") == [send("b", Hello(epoch(1, "b"), 0))]
-
-
 def test_other_members_and_other_shares_are_counted_and_another_grid_is_not():
     scene = Scene(rank=1)
     epochs = scene.core.epochs
@@ -104,29 +98,22 @@ def test_start_of_an_epoch_that_this_rank_has_left_is_ignored():
     assert scene.start("a", 1) == []
 
 
-def test_start_twice_is_out_of_order():
-    text = "a:1 started epoch 1 without this rank's Hello, or twice"
-    assert failure(Scene().run().start("a")) == (OutOfOrder, text)
-
-
-def test_start_from_no_member_is_out_of_order():
-    scene = Scene(rank=1)
-    scene.meet()
-    scene.enter(reducers="b")
-    text = "a:1 started epoch 1 without this rank's Hello, or twice"
-    assert failure(scene.start("a")) == (OutOfOrder, text)
-
-
-def test_start_on_a_stream_without_hello_is_out_of_order():
-    scene = Scene(rank=1)
-    scene.meet()
-    # Configured while b is down and back as another process: no Hello went to the member.
-    scene.lose("b", now=0.0)
-    scene.enter()
-    scene.tick(0.0)
-    scene.receive("b", Welcome(b"another process.", CREDIT))
-    text = "b:1 started epoch 1 without this rank's Hello, or twice"
-    assert failure(scene.start("b")) == (OutOfOrder, text)
+def test_start_twice_or_without_hello_is_out_of_order():
+    twice = Scene(rank=1).run()
+    no_member = Scene(rank=1)
+    no_member.meet()
+    assert no_member.enter(reducers="b") == [send("b", Hello(epoch(1, "b"), 0))]
+    # Configured while a is down and back as another process: no Hello went to the member.
+    another = Scene(rank=1)
+    another.meet()
+    another.lose("a", now=0.0)
+    another.receive("b", Configure(epoch(1)))
+    another.tick(0.0)
+    another.receive("a", Welcome(b"another process.", CREDIT))
+    for scene in (twice, no_member, another):
+        kind, text = failure(scene.start("a"))
+        assert kind is OutOfOrder
+        assert text.startswith("a:1 started epoch 1 ")
 
 
 @pytest.mark.parametrize("minimum", [0, 3])
@@ -152,16 +139,6 @@ def test_everything_from_the_starts_minimum_on_is_pushed_again_in_order():
     assert scene.issue() == [], "a rank pushes only on a stream that has answered Start"
     pushes = [push("a", seq, number=2, held=1, is_awaited=seq > 0) for seq in range(4)]
     assert scene.start("a", 2, minimum=0) == pushes
-
-
-def test_results_that_are_here_come_again_and_only_their_credit_counts():
-    scene = Scene(rank=1, reducers="a").run()
-    scene.issue(2)
-    scene.result("a", 0, 0)
-    scene.enter(2)
-    scene.start("a", 2)
-    assert scene.result("a", 0, 0, epoch=2) == []
-    assert scene.result("a", 0, 1, epoch=2) == [store(0, 1024), Deliver(0)]
 
 
 def test_a_result_may_come_again_after_its_release():
@@ -193,6 +170,50 @@ def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
     assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store(1, 0, nbytes=2048), Deliver(1)]
 
 
+def test_what_is_here_is_pushed_again_and_awaits_no_result():
+    """A wrong answer lets a result be received in memory that is whole, or another collective's."""
+    scene = Scene(rank=1, reducers="a").run()
+    scene.issue(2)
+    scene.result("a", 0, 0)
+    scene.enter(2)
+    assert scene.start("a", 2) == [
+        push("a", 0, 0, kib=2, number=2, is_awaited=False),
+        push("a", 0, 1, kib=2, number=2),
+    ]
+    assert scene.result("a", 0, 0, epoch=2) == [], "only its credit counts"
+    assert scene.result("a", 0, 1, epoch=2) == [store(0, 1024), Deliver(0)]
+    assert scene.enter(3) == [send("a", Hello(epoch(3, "a"), 1))]
+    again = [push("a", 0, chunk, kib=2, number=3, held=1, is_awaited=False) for chunk in (0, 1)]
+    assert scene.start("a", 3) == again
+    assert scene.result("a", 0, 0, epoch=3) == []
+
+
+def test_a_collective_after_one_that_is_here_awaits_its_result():
+    scene = Scene(rank=1).run()
+    scene.issue(2)
+    scene.result("a", 0, 0)
+    scene.result("b", 0, 1)
+    scene.enter(2)
+    scene.start("a", 2)
+    assert scene.start("b", 2, minimum=1) == [Release(0)]
+    assert [action.is_awaited for action in scene.issue(1)] == [True]
+
+
+def test_a_new_epoch_takes_back_the_memory_of_results_that_still_come():
+    """What comes of an old epoch is not checked any more, so it must not lie where a checked result does."""
+    scene = Scene(1).run()
+    scene.issue(4)
+    assert scene.diverted == []
+    scene.enter(2)
+    assert scene.diverted == ["a", "b"]
+    scene.enter(3)
+    assert scene.diverted == ["a", "b"], "nothing was pushed since"
+    scene.start("b", 3)
+    scene.lose("b")
+    scene.enter(4)
+    assert scene.diverted == ["a", "b"], "its stream has ended"
+
+
 # ---- streams that break ----
 
 
@@ -221,33 +242,20 @@ def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
     )
 
 
-def test_only_rank_0_tells_of_other_ranks_streams():
-    scene = Scene(rank=1).run()
-    assert scene.peers("b", "LP", now=1.0) == []
-    assert scene.core.epochs.broken_since == 1.0
-
-
-def test_a_rank_lost_at_a_reducer_that_is_no_member_changes_nothing():
+def test_what_happens_at_a_reducer_that_is_no_member_changes_nothing():
     scene = Scene(rank=1)
     scene.meet()
     scene.enter(reducers="a")
-    scene.start("a")
     assert scene.peers("b", "PL", now=1.0) == []
-    assert scene.core.epochs.broken_since is None
-
-
-def test_the_loss_of_a_reducer_that_is_no_member_changes_nothing():
-    scene = Scene(rank=1)
-    scene.meet()
-    scene.enter(reducers="a")
+    assert scene.peers("b", "PP", draining=True, now=1.0) == [Shut(1)], "it is left at once"
     assert scene.lose("b", now=1.0) == []
     assert scene.core.epochs.broken_since is None
 
 
 def test_further_losses_do_not_lengthen_the_grace():
-    scene = Scene().run()
-    scene.lose("a", now=1.0)
-    scene.peers("b", "PL", now=1.9)
+    scene = Scene(rank=1).run()
+    assert scene.peers("b", "LP", now=1.0) == [], "only rank 0 tells of other ranks' streams"
+    scene.lose("a", now=1.9)
     assert scene.core.epochs.broken_since == 1.0
 
 
@@ -286,31 +294,21 @@ def test_a_draining_member_is_left_out_and_its_stream_ended():
     assert scene.lose("a", now=1.0) == [], "that was its end, and no reason for another epoch"
 
 
-def nobody_else(reducer):
-    """Return what rank 0 says of a draining reducer if no other can take over."""
-    return Log(
-        30,
-        f"{reducer}:1 is draining and asks its jobs to leave, but no other reducer is there: this job stays until the "
-        f"reducer ends, and then waits at most 60 s (join_timeout_s) for another one, or for this one to come back",
-    )
-
-
 def test_rank_0_says_at_once_that_nobody_can_take_over():
-    scene = Scene(reducers="a").run()
-    assert scene.peers("a", "PP", draining=True, now=1.0) == [nobody_else("a")]
-    assert scene.peers("a", "PP", draining=True, now=2.0) == [], "that was said"
-
-
-def test_neither_a_reducer_that_drains_too_nor_one_that_misses_a_rank_can_take_over():
-    scene = Scene().run()
-    scene.peers("a", "PP", draining=True, now=1.0)
-    assert scene.peers("b", "PP", draining=True, now=1.0) == [nobody_else("b")]
-    scene = Scene()
-    scene.tick(0.0)
+    """Not one that drains too either, nor one that misses a rank."""
+    alone, both_drain, misses = Scene(reducers="a").run(), Scene().run(), Scene()
+    both_drain.peers("b", "PP", draining=True, now=1.0)
+    misses.tick(0.0)
     for reducer in "ab":
-        scene.welcome(reducer)
-    scene.peers("b", "P-")
-    assert scene.peers("a", "PP", draining=True, now=1.0) == [nobody_else("a")]
+        misses.welcome(reducer)
+    misses.peers("b", "P-")
+    for scene in (alone, both_drain, misses):
+        ((level, text),) = _logs(scene.peers("a", "PP", draining=True, now=1.0))
+        assert level == 30
+        assert text.startswith("a:1 is draining and asks its jobs to leave, but no other reducer is there: ")
+        assert "60 s (join_timeout_s)" in text
+    assert alone.peers("a", "PP", draining=True, now=2.0) == [], "that was said"
+    assert alone.lose("a", now=2.0) == [Log(20, "lost the stream to a:1: it ended")], "it was expected"
 
 
 def test_a_reducer_that_drains_at_the_jobs_end_is_no_news():
@@ -321,23 +319,10 @@ def test_a_reducer_that_drains_at_the_jobs_end_is_no_news():
     assert scene.peers("a", "PG", draining=True, now=1.0) == [], "rank 1 has left, and with it its reducer"
 
 
-def test_the_end_of_a_member_that_drains_was_expected():
-    scene = Scene(reducers="a").run()
-    scene.peers("a", "PP", draining=True, now=1.0)
-    assert scene.lose("a", now=2.0) == [Log(20, "lost the stream to a:1: it ended")]
-
-
 def test_another_rank_leaves_it_with_rank_0s_configuration():
     scene = Scene(rank=1).run()
     assert scene.peers("a", "PP", draining=True) == []
     assert scene.receive("b", Configure(epoch(2, "b"))) == [Shut(0), send("b", Hello(epoch(2, "b"), 0))]
-
-
-def test_a_reducer_that_is_no_member_is_left_as_soon_as_it_drains():
-    scene = Scene(rank=1)
-    scene.meet()
-    scene.enter(reducers="a")
-    assert scene.peers("b", "PP", draining=True, now=1.0) == [Shut(1)]
 
 
 def test_a_reducer_that_was_left_is_dialled_again():

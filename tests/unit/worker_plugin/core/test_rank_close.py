@@ -39,30 +39,29 @@ def test_close_acknowledges_and_waits_until_everybody_holds_everything():
     assert scene.receive("a", Minimum(1)) == [Release(0), *goodbyes(1, 1), Closed()]
 
 
-def test_close_is_done_when_a_result_carries_the_minimum():
-    scene = with_result(Scene(rank=1).run())
+@pytest.mark.parametrize("carrier", ["start", "result", "the result that leaving waits for"])
+def test_close_is_done_when_another_frame_carries_the_minimum(carrier):
+    scene = Scene(rank=1).run()
+    if carrier.startswith("the"):
+        scene.issue()
+        scene.leave(1)
+    else:
+        with_result(scene).close()
     scene.enter(2)
-    for reducer in "ab":
-        scene.start(reducer, 2)
-    scene.close()
-    actions = scene.result("a", 0, epoch=2, minimum=1)
-    assert actions == [Release(0), *goodbyes(1, 1), Closed()]
-
-
-def test_close_is_done_when_a_start_carries_the_minimum():
-    scene = with_result(Scene(rank=1).run())
-    scene.enter(2)
-    scene.close()
-    assert scene.start("a", 2, minimum=1) == [*goodbyes(1, 1), Closed()]
+    if carrier == "start":
+        actions = scene.start("a", 2, minimum=1)
+    else:
+        for reducer in "ab":
+            scene.start(reducer, 2)
+        actions = scene.result("a", 0, epoch=2, minimum=1)
+    assert actions[-3:] == [*goodbyes(1, 1), Closed()]
+    assert (Release(0) in actions) == (carrier != "start")
 
 
 def test_close_does_not_wait_for_ranks_once_one_has_left():
     scene = with_result(Scene().run())
     scene.close()
     assert scene.peers("b", "PG") == [*goodbyes(1, 0), Closed()]
-
-
-def test_close_at_once_when_one_had_left_before():
     scene = with_result(Scene().run())
     scene.peers("b", "PG")
     assert scene.close() == [send("a", Ack(1)), send("b", Ack(1)), *goodbyes(1, 0), Closed()]
@@ -75,12 +74,12 @@ def test_close_waits_no_longer_than_its_timeout():
     assert scene.tick(12.0) == [*goodbyes(1, 0), Closed()]
 
 
-def test_close_twice_is_close_once():
+def test_close_twice_and_leaving_after_it_is_close_once():
     scene = with_result(Scene().run())
     scene.close(now=0.0)
-    assert scene.close(now=4.0) == []
+    assert scene.close(now=4.0) == scene.leave(1, now=4.0) == []
     assert scene.tick(5.0)[-1] == Closed()
-    assert scene.close(now=6.0) == []
+    assert scene.close(now=6.0) == scene.leave(1, now=6.0) == []
 
 
 def test_goodbye_only_goes_to_streams_that_stand():
@@ -90,21 +89,15 @@ def test_goodbye_only_goes_to_streams_that_stand():
     assert scene.tick(6.0)[-2:] == [*goodbyes(1, 0, "b"), Closed()]
 
 
-def test_others_may_still_get_their_epoch_while_this_rank_waits():
-    scene = with_result(Scene(rank=1).run())
+@pytest.mark.parametrize("rank", [0, 1])
+def test_others_may_still_get_their_epoch_while_this_rank_waits(rank):
+    scene = with_result(Scene(rank).run())
     scene.close()
-    assert scene.enter(2) == [send("a", Hello(epoch(2), 1)), send("b", Hello(epoch(2), 1))]
+    if rank == 0:
+        scene.peers("b", "PL", now=0.5)
+    actions = scene.enter(2) if rank else scene.peers("b", "PP", now=0.6)[1:]
+    assert actions == [send("a", Hello(epoch(2), 1)), send("b", Hello(epoch(2), 1))]
     assert scene.start("a", 2) == [push("a", 0, number=2, held=1, is_awaited=False)]
-
-
-def test_rank_0_still_makes_the_next_epoch_while_it_waits():
-    scene = with_result(Scene().run())
-    scene.close()
-    scene.peers("b", "PL", now=0.5)
-    assert scene.peers("b", "PP", now=0.6)[1:] == [
-        send("a", Hello(epoch(2), 1)),
-        send("b", Hello(epoch(2), 1)),
-    ]
 
 
 def test_while_it_waits_a_lost_rank_is_no_failure():
@@ -116,27 +109,28 @@ def test_while_it_waits_a_lost_rank_is_no_failure():
     assert scene.tick(5.0) == [*goodbyes(1, 0), Closed()]
 
 
-def test_while_it_waits_an_error_only_ends_the_waiting():
+@pytest.mark.parametrize("is_own", [False, True])
+def test_while_it_waits_an_error_only_ends_the_waiting(is_own):
     scene = with_result(Scene().run())
     scene.close()
-    assert scene.abort("a", PeerLeft("others")) == [Closed()]
-    assert scene.core.error is None
-
-
-def test_while_it_waits_an_error_of_its_own_lets_it_leave_at_once():
-    scene = with_result(Scene().run())
-    scene.close()
-    assert scene.handle(Broke(BROKEN)) == [*goodbyes(1, 0), Closed()]
+    if is_own:
+        assert scene.handle(Broke(BROKEN)) == [*goodbyes(1, 0), Closed()]
+    else:
+        assert scene.abort("a", PeerLeft("others")) == [Closed()]
     assert scene.core.error is None
 
 
 # ---- close, with collectives in flight ----
 
 
-def test_close_in_flight_fails_what_is_not_there_and_does_not_wait():
+@pytest.mark.parametrize("has_left", [False, True])
+def test_close_in_flight_fails_what_is_not_there_and_does_not_wait(has_left):
+    """Not even for what leaving would have waited for."""
     scene = with_result(Scene().run())
     scene.issue()
     scene.issue()
+    if has_left:
+        scene.leave(3)
     actions = scene.close()
     assert failure(actions) == (ClosedError, "closed with 2 collectives in flight")
     assert actions[1:] == [*goodbyes(1, 0), Closed()]
@@ -154,35 +148,16 @@ def test_leaving_with_nothing_in_flight_is_closing():
     assert scene.receive("a", Minimum(1), now=11.9) == [Release(0), *goodbyes(1, 1), Closed()]
 
 
-def test_what_was_issued_is_done_before_a_rank_leaves():
+def test_what_was_issued_or_is_still_being_copied_is_done_before_a_rank_leaves():
     scene = Scene().run()
-    scene.issue()
     scene.issue()
     assert scene.leave(2) == []
     assert Deliver(0) in scene.result("a", 0)
+    assert scene.issue() == [push("b", 1, held=1)]
     actions = scene.result("b", 1, now=1.0)
     assert actions[-3:] == [Deliver(1), send("a", Ack(2)), send("b", Ack(2))]
     assert scene.receive("a", Minimum(2)) == [Release(0), Release(1), *goodbyes(2, 2), Closed()]
     assert scene.core.error is None
-
-
-def test_the_last_result_may_say_that_all_others_have_it():
-    scene = Scene(rank=1).run()
-    scene.issue()
-    scene.leave(1)
-    scene.enter(2)
-    for reducer in "ab":
-        scene.start(reducer, 2)
-    actions = scene.result("a", 0, epoch=2, minimum=1)
-    assert actions[-3:] == [*goodbyes(1, 1), Closed()]
-
-
-def test_a_collective_that_was_still_being_copied_is_done_too():
-    scene = with_result(Scene().run())
-    assert scene.leave(2) == []
-    assert scene.issue() == [push("b", 1, held=1)]
-    assert Deliver(1) in scene.result("b", 1)
-    assert scene.receive("a", Minimum(2))[-1] == Closed()
 
 
 def test_a_rank_leaves_before_it_has_met_anybody_or_after():
@@ -200,21 +175,6 @@ def test_an_error_ends_a_rank_that_is_leaving_as_any_other():
     scene.leave(1)
     assert failure(scene.abort("a", WorkerLost("rank 1")))[0] is WorkerLost
     assert isinstance(scene.core.error, WorkerLost)
-
-
-def test_close_does_not_wait_for_what_leaving_would_have_waited_for():
-    scene = Scene().run()
-    scene.issue()
-    scene.leave(1)
-    assert failure(scene.close()) == (ClosedError, "closed with 1 collectives in flight")
-
-
-def test_leaving_after_close_changes_nothing():
-    scene = with_result(Scene().run())
-    scene.close()
-    assert scene.leave(1) == []
-    assert scene.receive("a", Minimum(1))[-1] == Closed()
-    assert scene.leave(1) == []
 
 
 # ---- after the end ----

@@ -48,18 +48,23 @@ def test_who_is_told_of_an_error_meanwhile_has_nothing_to_wait_for():
     assert scene.abort("a", WorkerLost("rank 0"), 3.0) == told("a", rank=1)
 
 
-def test_a_reducer_that_refuses_or_is_gone_is_dialled_again():
+def test_a_reducer_that_refuses_or_is_gone_is_dialled_again_unless_it_refuses_for_good():
     scene = broken()
     scene.tick(1.0)
     assert scene.abort("a", JobBusy("the last life"), 2.0) == []
     assert scene.lose("a", now=2.0) == scene.lose("b", ReducerUnavailable("b"), now=2.0) == []
     assert len(scene.tick(5.0)) == 2
+    assert scene.abort("a", WorkerFailed("rank 1"), 6.0) == [Closed()]
 
 
-def test_a_refusal_for_good_ends_it():
-    scene = broken()
+@pytest.mark.parametrize(("closes", "end"), [(False, 100.0), (True, 8.0)])
+def test_it_waits_for_late_ranks_as_long_as_for_a_collective_or_as_closing_does(closes, end):
+    scene = broken(timeout_s=100.0)
     scene.tick(1.0)
-    assert scene.abort("a", WorkerFailed("rank 1"), 2.0) == [Closed()]
+    scene.welcome("a", 2.0)
+    assert not closes or scene.close(3.0) == []
+    assert scene.tick(end - 0.1) == []
+    assert scene.tick(end) == told("a")
 
 
 @pytest.mark.parametrize("frame", [Configure(epoch(1)), Abort(12, "rank 0")])
@@ -77,23 +82,6 @@ def test_collectives_and_further_errors_count_for_nothing():
     assert scene.core.error is ERROR
 
 
-def test_it_waits_for_late_ranks_as_long_as_for_a_collective():
-    scene = broken(timeout_s=100.0)
-    scene.tick(1.0)
-    scene.welcome("a", 2.0)
-    assert scene.tick(99.9) == []
-    assert scene.tick(100.0) == told("a")
-
-
-def test_closing_waits_no_longer_than_ever():
-    scene = broken()
-    scene.tick(1.0)
-    scene.welcome("a", 2.0)
-    assert scene.close(3.0) == []
-    assert scene.tick(7.9) == []
-    assert scene.tick(8.0) == told("a")
-
-
 def test_an_error_while_no_reducer_is_there_is_told_to_the_first_that_is_back():
     scene = Scene().run()
     scene.issue()
@@ -102,8 +90,3 @@ def test_an_error_while_no_reducer_is_there_is_told_to_the_first_that_is_back():
     assert scene.handle(Broke(ERROR), 2.0) == [Fail(ERROR, is_over=False)]
     assert [type(action) for action in scene.tick(3.0)] == [Open, Open]
     assert scene.welcome("b", 4.0) == told("b")
-
-
-def test_an_error_that_all_can_hear_is_told_at_once():
-    scene = Scene().run()
-    assert scene.handle(Broke(ERROR)) == [*told()[:-1], Fail(ERROR)]

@@ -2,7 +2,7 @@
 
 import pytest
 from reduction.errors import ReducerUnavailable
-from reduction.model import Hello, Welcome
+from reduction.model import Welcome
 from support.scenes.rank_scene import CREDIT, Scene, epoch, failure, incarnation, peers
 
 from worker_plugin.core.actions import Embed, Log, Open, PushChunk
@@ -24,22 +24,25 @@ def test_after_the_join_timeout_it_asks_for_one_and_says_so(rank, level):
     actions = scene.tick(60.0)
     assert [type(action) for action in actions][-2:] == [Log, Embed]
     assert actions[-2].level == level
-    assert actions[-2].text == (
-        "1 of 1 reducers could not be reached within 60 s (join_timeout_s): a:1 (no answer); rank 0 starts a reducer "
-        "on its own host for this job (fallback='embedded')"
-    )
+    assert "60 s (join_timeout_s): a:1 (no answer)" in actions[-2].text
+    assert "fallback='embedded'" in actions[-2].text
 
 
-def test_the_collective_is_pushed_there_again():
-    scene = alone()
-    scene.tick(60.0)
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_the_collective_is_pushed_there_again(has_begun):
+    scene = alone() if has_begun else Scene(0, "a", may_fall_back=True)
+    if not has_begun:
+        scene.tick(0.0)
+        scene.lose("a", now=0.0)
+        scene.issue()
+    assert scene.tick(60.0)[-1] == Embed()
     scene.handle(FellBack("f:1"), 62.0)
     assert Open(1, "f:1", scene.join()) in scene.tick(62.0)
     scene.handle(Received(1, Welcome(incarnation("f"), CREDIT)), 63.0)
-    actions = scene.handle(Received(1, peers("PP")), 63.0)
-    (hello,) = [one.frame for one in actions if hasattr(one, "frame") and isinstance(one.frame, Hello)]
-    assert [member.address for member in hello.configuration.members] == ["f:1"]
-    pushes = scene.start("b", 2)  # link 1
+    scene.handle(Received(1, peers("PP")), 63.0)
+    number = 2 if has_begun else 1
+    assert scene.core.epochs.configuration == epoch(number, "f")
+    pushes = scene.start("b", number)  # link 1
     assert [type(action) for action in pushes] == [PushChunk]
 
 
@@ -69,18 +72,6 @@ def test_a_reducer_that_came_back_meanwhile_makes_up_for_one_that_never_serves()
     assert scene.core.error is None
 
 
-def test_before_the_first_epoch():
-    scene = Scene(0, "a", may_fall_back=True)
-    scene.tick(0.0)
-    scene.lose("a", now=0.1)
-    assert scene.tick(60.0)[-1] == Embed()
-    scene.handle(FellBack("f:1"), 61.0)
-    scene.tick(61.0)
-    scene.handle(Received(1, Welcome(incarnation("f"), CREDIT)), 61.0)
-    scene.handle(Received(1, peers("PP")), 61.0)
-    assert scene.core.epochs.configuration == epoch(1, "f")
-
-
 def test_a_rank_that_is_closing_needs_none():
     scene = Scene(0, "a", may_fall_back=True, close_timeout_s=500.0).run()
     scene.issue()
@@ -93,14 +84,11 @@ def test_a_rank_that_is_closing_needs_none():
 NOBODY = ReducerUnavailable("waited in vain for rank 0 to start the embedded reducer")
 
 
-def test_without_a_fallback_it_fails():
+def test_without_a_fallback_it_fails_unless_a_reducer_came_back_meanwhile():
+    # Rank 0 may have seen it before its own time was up, and then starts none.
     scene = alone(1)
     scene.tick(60.0)
     assert failure(scene.handle(NoFallback(NOBODY), 61.0)) == (ReducerUnavailable, str(NOBODY))
-
-
-def test_a_reducer_that_came_back_meanwhile_makes_up_for_it():
-    # Rank 0 may have seen it before its own time was up, and then starts none.
     scene = alone(1)
     scene.tick(60.0)
     scene.welcome("a", now=61.0)

@@ -37,24 +37,17 @@ def test_nothing_is_paced_or_told_before_anything_is_lost():
         assert not told(actions)
 
 
-def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_it():
+@pytest.mark.parametrize("is_shorter_than_a_tick", [False, True])
+def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_it(is_shorter_than_a_tick):
     scene = Scene().run()
     assert not scene.core.wants_sent
     scene.issue()
     assert scene.core.wants_sent
-    scene.tick(1.0)
+    if not is_shorter_than_a_tick:
+        scene.tick(1.0)
     scene.result("a", 0)
     assert scene.core.wants_sent
     scene.tick(1.0 + TICK_S)
-    assert not scene.core.wants_sent
-
-
-def test_what_was_sent_is_asked_for_after_a_sum_that_was_shorter_than_a_tick():
-    scene = Scene().run()
-    scene.issue()
-    scene.result("a", 0)
-    assert scene.core.wants_sent
-    scene.tick(1.0)
     assert not scene.core.wants_sent
 
 
@@ -75,9 +68,12 @@ def test_what_a_reducer_tells_counts_if_it_is_lower():
     assert throttles(scene.tick(1.1)) == {0: 5_000_000, 1: 5_000_000}
     scene.receive("a", LinkRate(0), 1.2)
     assert throttles(scene.tick(1.3)) == {0: 10_000_000, 1: 10_000_000}
+    scene.receive("b", LinkRate(0), 1.4)
+    assert throttles(scene.tick(1.5)) == dict.fromkeys((0, 1), UNPACED // 2), "nobody knows a limit any more"
+    assert not throttles(scene.tick(1.6))
 
 
-def test_a_rate_lasts_while_the_next_epoch_begins():
+def test_a_rate_lasts_while_the_next_epoch_begins_and_a_reducer_that_came_back_is_told_again():
     scene = Scene().run()
     lose_some(scene)
     rate = scene.core.pacing.own
@@ -87,25 +83,6 @@ def test_a_rate_lasts_while_the_next_epoch_begins():
     scene.peers("b", "PP", now=2.0)
     scene.handle(Tick({0: Sent(), 1: Sent()}), 2.1)
     assert scene.core.pacing.own == rate, "no member has started, so none was asked"
-
-
-def test_a_connection_is_paced_no_more_once_nobody_knows_a_limit():
-    scene = Scene().run()
-    scene.receive("a", LinkRate(10_000_000), 1.0)
-    scene.tick(1.1)
-    scene.receive("a", LinkRate(0), 1.2)
-    assert throttles(scene.tick(1.3)) == dict.fromkeys((0, 1), UNPACED // 2)
-    assert not throttles(scene.tick(1.4))
-
-
-def test_a_reducer_that_came_back_is_told_again():
-    scene = Scene().run()
-    lose_some(scene)
-    scene.lose("b", now=2.0)
-    scene.tick(2.0)
-    scene.welcome("b", now=2.0)
-    scene.peers("b", "PP", now=2.0)
-    scene.tick(2.1)
     for reducer in "ab":
         scene.start(reducer, scene.core.epochs.number, now=2.2)
     assert [action.link for action in told(scene.tick(2.3))] == [1]

@@ -111,44 +111,27 @@ def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
     assert found == (reducers[1].address, reducers[0].address)
 
 
-def test_a_fast_link_gets_several_processes(reducers):
-    config = PluginConfig(colocated_host="10.0.0.1", link="25G", timeout_s=5.0)
-    store = BoundedStore(HashStore(), PluginConfig())
-    assert len(start(config, Colocation((0,), "secret"), store, KEY, 0, USER)) == 5
-    assert addresses_of(config, Colocation((0,), "secret"), store, KEY) == tuple(
-        one.address for one in reducers
-    )
+@pytest.mark.parametrize(("link", "count"), [("", 1), ("25G", 5), ("400G", 8)])
+def test_a_fast_link_gets_several_processes_but_not_all_of_the_host(reducers, link, count):
+    config = PluginConfig(colocated_host="10.0.0.1", link=link or None, timeout_s=5.0)
+    store, alone = BoundedStore(HashStore(), PluginConfig()), Colocation((0,), "secret")
+    assert len(start(config, alone, store, KEY, 0, USER)) == count
+    assert addresses_of(config, alone, store, KEY) == tuple(one.address for one in reducers)
 
 
-def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch):
+@pytest.mark.parametrize("error", [ReducerUnavailable("no"), OSError("no more processes")])
+def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch, error):
     store = BoundedStore(HashStore(), PluginConfig())
     start(config, TWO, store, KEY, 0, USER)
 
     def refuse(*_):
-        raise ReducerUnavailable("no")
+        raise error
 
     monkeypatch.setattr(colocated, "lend", refuse)
-    with pytest.raises(ReducerUnavailable):
+    with pytest.raises(ReducerUnavailable, match=str(error)):
         start(config, TWO, store, KEY, 2, USER)
-    with pytest.raises(ReducerUnavailable, match=rf"^rank 2 \({socket.gethostname()}\): no$"):
+    with pytest.raises(ReducerUnavailable, match=rf"^rank 2 \({socket.gethostname()}\): .*{error}"):
         addresses_of(config, TWO, store, KEY)
-
-
-def test_any_other_error_is_told_too(reducers, config, monkeypatch):
-    def refuse(*_):
-        raise OSError("no more processes")
-
-    store = BoundedStore(HashStore(), PluginConfig())
-    monkeypatch.setattr(colocated, "lend", refuse)
-    with pytest.raises(ReducerUnavailable, match="no more processes"):
-        start(config, TWO, store, KEY, 0, USER)
-    with pytest.raises(ReducerUnavailable, match=r"rank 0 .*no more processes"):
-        addresses_of(config, Colocation((0,), "secret"), store, KEY)
-
-
-def test_no_link_is_so_fast_that_reducers_take_the_whole_host(reducers):
-    config = PluginConfig(colocated_host="10.0.0.1", link="400G", timeout_s=5.0)
-    assert len(start(config, TWO, HashStore(), KEY, 0, USER)) == 8
 
 
 def test_what_was_started_is_given_back_if_another_one_does_not_start(reducers, monkeypatch):

@@ -3,7 +3,6 @@
 import json
 import threading
 from dataclasses import asdict, replace
-from functools import partial
 
 import pytest
 import torch.distributed as dist
@@ -12,7 +11,6 @@ from reduction.errors import ConfigError, WorkersMissing
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.nodes import Locality, NodePlan, namespace_id, own_locality, plan_nodes
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.discovery.roll_call import StorePrefix
 
 
 def localities(*nodes, setting="auto"):
@@ -97,15 +95,13 @@ def agree(ranks, timeout_s=20.0, store=None, absent=()):
     answers = [None] * len(ranks)
 
     def run(rank):
-        rendezvous = StoreRendezvous(config, store, len(ranks))
-        rendezvous._prefix = StorePrefix(store, "prefix")  # as in the first communicator of each process
-        ask = (
-            rendezvous.agree
-            if ranks[rank] is None
-            else partial(rendezvous.agree_on_nodes, locality=ranks[rank])
-        )
+        # Each process has a store object of its own.
+        rendezvous = StoreRendezvous(config, dist.PrefixStore("", store), len(ranks))
         try:
-            answers[rank] = ask(config, rank, len(ranks))
+            if ranks[rank] is None:
+                answers[rank] = rendezvous.agree(config, rank, len(ranks))
+            else:
+                answers[rank] = rendezvous.agree_on_nodes(config, rank, len(ranks), ranks[rank])
         except Exception as error:
             answers[rank] = error
 

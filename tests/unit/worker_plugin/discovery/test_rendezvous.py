@@ -45,39 +45,37 @@ def host(monkeypatch):
     return reducer
 
 
-def live(store, configs, ranks=None):
+@pytest.fixture
+def many_hosts(host, monkeypatch):
+    """No two threads run on one host."""
+    ids = iter(range(100))
+    monkeypatch.setattr(rendezvous, "loopback_id", lambda: f"host {next(ids)}")
+
+
+def process(config, store, size):
+    """Return the rendezvous of the first communicator of a process, which has a store object of its own."""
+    return StoreRendezvous(config, PrefixStore("", store), size)
+
+
+def live(store, configs, ranks=None, ask=StoreRendezvous.agree):
     """Let all ranks agree, as in one life of a script; return the meeting point or the error of each."""
-    by_rank = [StoreRendezvous(config, store, len(configs)) for config in configs]
-    for ours in by_rank:
-        # Each rank stands for a process, in which this is the first communicator.
-        ours._prefix = StorePrefix(store, "reduction-server/0")
-    with ThreadPoolExecutor(len(configs)) as threads:
+    size = len(configs)
+    with ThreadPoolExecutor(size) as threads:
         futures = {
-            rank: threads.submit(by_rank[rank].agree, configs[rank], rank, len(configs))
-            for rank in ranks or range(len(configs))
+            rank: threads.submit(ask, process(configs[rank], store, size), configs[rank], rank, size)
+            for rank in ranks or range(size)
         }
         return {rank: future.exception() or future.result() for rank, future in futures.items()}
 
 
-def test_all_ranks_get_the_name_that_rank_0_makes_up(store):
-    points = live(store, [REDUCERS] * 5)
-    assert len({point.job for point in points.values()}) == 1
-    assert points[4].addresses == ("127.0.0.1:1",)
-
-
-def test_ranks_with_a_store_are_one_run_and_no_others_are(store):
-    config = PluginConfig(reducers=("127.0.0.1:1",), job="same", run="constant")
-    first, second = live(store, [config] * 3), live(store, [config] * 3)
-    runs = [{point.run for point in points.values()} for points in (first, second)]
-    assert [len(ours) for ours in runs] == [1, 1]
-    assert not runs[0] & runs[1]
-    assert "" not in runs[0]
-
-
-def test_a_life_does_not_meet_the_one_before(store):
-    first, second = live(store, [REDUCERS] * 3), live(store, [REDUCERS] * 3)
-    assert len({point.job for point in second.values()}) == 1
-    assert second[1].job != first[1].job
+def test_all_ranks_of_a_life_meet_and_none_of_another_one(store):
+    config = PluginConfig(reducers=("127.0.0.1:1",), run="constant", timeout_s=5.0)
+    points = [point for _ in range(2) for point in live(store, [config] * 4).values()]
+    assert {point.addresses for point in points} == {("127.0.0.1:1",)}
+    for names in ([point.job for point in points], [point.run for point in points]):
+        assert len(set(names[:4])) == len(set(names[4:])) == 1
+        assert len(set(names)) == 2
+        assert "" not in names
 
 
 @pytest.mark.parametrize("written", [1, 2, 3])
@@ -111,29 +109,18 @@ def test_rank_0_waits_for_a_rank_that_comes_after_its_dead_namesake(store):
 
 
 def test_prefixes_are_counted_by_process_group(store):
-    first, other = (
-        StoreRendezvous(REDUCERS, store, 2),
-        StoreRendezvous(REDUCERS, PrefixStore("elsewhere", store), 2),
-    )
-    second = StoreRendezvous(REDUCERS, store, 2)
-    assert first._prefix.prefix == other._prefix.prefix != second._prefix.prefix
+    stores = store, PrefixStore("elsewhere", store), store
+    first, other, second = (roll_call.reserve_prefix(one, "purpose").prefix for one in stores)
+    assert first == other != second
 
 
-def test_a_rank_that_does_not_come_is_named_on_all(store):
+@pytest.mark.parametrize(("ranks", "missing"), [([0, 1], "rank 2"), ([1], "rank 0")])
+def test_a_rank_that_does_not_come_is_named_on_all(store, ranks, missing):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
-    points = live(store, [config] * 3, ranks=[0, 1])
-    for error in points.values():
+    for error in live(store, [config] * 3, ranks=ranks).values():
         assert isinstance(error, WorkersMissing)
-        assert "rank 2 did not come within 0.2 s (timeout_s): see whether all ranks have started" in str(
-            error
-        )
-
-
-def test_rank_0_that_does_not_come_is_named(store):
-    config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
-    error = live(store, [config] * 2, ranks=[1])[1]
-    assert isinstance(error, WorkersMissing)
-    assert "rank 0 did not come within" in str(error)
+        text = f"{missing} did not come within 0.2 s (timeout_s): see whether all ranks have started"
+        assert text in str(error)
 
 
 def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, caplog):
@@ -149,13 +136,12 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
 
 def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=20.0, join_timeout_s=0.1)
-    by_rank = [StoreRendezvous(config, store, 2) for _ in range(2)]
-    by_rank[1]._prefix = by_rank[0]._prefix
+    one, late = (process(config, store, 2) for _ in range(2))
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(by_rank[0].agree, config, 0, 2)
+        first = threads.submit(one.agree, config, 0, 2)
         with pytest.raises(TimeoutError):
             first.result(0.5)
-        assert threads.submit(by_rank[1].agree, config, 1, 2).result().job == first.result().job
+        assert threads.submit(late.agree, config, 1, 2).result().job == first.result().job
 
 
 def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
@@ -188,16 +174,13 @@ def test_states_of_several_jobs_may_meet_in_another_order_on_every_rank(store):
     def config(job):
         return PluginConfig(reducers=("127.0.0.1:1",), job=job, timeout_s=5.0)
 
+    processes = [PrefixStore("", store) for _ in range(2)]
     with ThreadPoolExecutor(4) as threads:
-        # The second rank is another process: it reserves prefixes of a store object of its own.
-        one, other = store, PrefixStore("", store)
         tasks = [
-            (rank, job, StoreRendezvous(config(job), [one, other][rank], 2))
+            (rank, job, StoreRendezvous(config(job), processes[rank], 2))
             for rank, order in enumerate((("a", "b"), ("b", "a")))
             for job in order
         ]
-        for _, _, ours in tasks:
-            ours._prefix = StorePrefix(store, ours._prefix.prefix)
         agreed = [(job, threads.submit(ours.agree, config(job), rank, 2)) for rank, job, ours in tasks]
         assert all(future.result().job == job for job, future in agreed)
 
@@ -235,23 +218,27 @@ def test_a_fallback_is_not_the_reducer_that_the_job_has_lost(host):
     assert host.users == [(point.job, "0 pg 1")] * 2
 
 
-def test_a_fallback_must_be_within_reach_of_all(store, host, monkeypatch):
-    ids = iter(["here", "elsewhere"])
-    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+@pytest.mark.usefixtures("many_hosts")
+def test_a_fallback_must_be_within_reach_of_all(store):
     config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
-    by_rank = [StoreRendezvous(config, store, 3) for _ in range(3)]
-    by_rank[1]._prefix = by_rank[2]._prefix = by_rank[0]._prefix
-    with ThreadPoolExecutor(3) as threads:
-        futures = [threads.submit(by_rank[rank].fall_back, config, rank, 3) for rank in range(3)]
-        errors = [future.exception() for future in futures]
+    errors = live(store, [config] * 3, ask=StoreRendezvous.fall_back).values()
     assert {type(error) for error in errors} == {ConfigError}
     assert len({str(error) for error in errors}) == 1
-    assert "is on another host than rank 0" in str(errors[0])
+    assert all("is on another host than rank 0" in str(error) for error in errors)
 
 
-def test_on_several_hosts_each_starts_a_reducer_for_all(store, host, monkeypatch):
-    ids = iter(["here", "elsewhere"])
-    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+@pytest.mark.usefixtures("host")
+def test_a_fallback_may_be_needed_again(store):
+    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
+    by_rank = [process(config, store, 2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            futures = [threads.submit(by_rank[rank].fall_back, config, rank, 2) for rank in range(2)]
+            assert [future.result().addresses for future in futures] == [("127.0.0.1:2",)] * 2
+
+
+@pytest.mark.usefixtures("many_hosts")
+def test_on_several_hosts_each_starts_a_reducer_for_all(store):
     points = live(store, [PluginConfig(colocated_host="10.0.0.1", timeout_s=5.0)] * 3)
     assert {point.addresses for point in points.values()} == {("127.0.0.1:2",) * 3}
     assert {len(point.own_reducers) for point in points.values()} == {1}
@@ -259,35 +246,32 @@ def test_on_several_hosts_each_starts_a_reducer_for_all(store, host, monkeypatch
     assert points[0].colocated_access.metadata != ()
 
 
-def test_they_come_after_the_reducers_that_were_given(store, host, monkeypatch):
-    ids = iter(["here", "elsewhere"])
-    monkeypatch.setattr(rendezvous, "loopback_id", lambda: next(ids, "somewhere"))
+@pytest.mark.usefixtures("many_hosts")
+def test_they_come_after_the_reducers_that_were_given(store):
     config = PluginConfig(reducers=("r:1",), colocated="auto", colocated_host="10.0.0.1", timeout_s=5.0)
     points = live(store, [config] * 2)
     assert {point.addresses for point in points.values()} == {("r:1", "127.0.0.1:2", "127.0.0.1:2")}
     assert points[1].access.metadata == ()
 
 
-def test_ranks_that_disagree_on_colocated_reducers_are_told(store, host):
-    points = live(store, [PluginConfig(colocated="auto", timeout_s=5.0), PluginConfig(timeout_s=5.0)])
-    assert {type(error) for error in points.values()} == {ConfigError}
-    assert "rank 1 has colocated=None, rank 0 'auto': set it alike on all ranks" in str(points[1])
-
-
-def test_reducers_that_only_another_rank_is_told_of_are_not_used_in_silence(store, host):
-    points = live(store, [PluginConfig(timeout_s=5.0), REDUCERS])
-    assert {type(error) for error in points.values()} == {ConfigError}
-    assert "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none" in str(points[0])
-
-
-def test_a_fallback_meets_below_the_same_prefix(store, host):
-    config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), fallback="embedded", timeout_s=5.0)
-    by_rank = [StoreRendezvous(config, store, 2) for _ in range(2)]
-    by_rank[1]._prefix = by_rank[0]._prefix
-    with ThreadPoolExecutor(2) as threads:
-        for _ in range(2):  # again later
-            futures = [threads.submit(by_rank[rank].fall_back, config, rank, 2) for rank in range(2)]
-            assert [future.result().addresses for future in futures] == [("127.0.0.1:2",)] * 2
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("configs", "text"),
+    [
+        (
+            [PluginConfig(colocated="auto", timeout_s=5.0), PluginConfig(timeout_s=5.0)],
+            "rank 1 has colocated=None, rank 0 'auto': set it alike on all ranks",
+        ),
+        (
+            [PluginConfig(timeout_s=5.0), REDUCERS],
+            "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none",
+        ),
+    ],
+)
+def test_ranks_that_disagree_are_told(store, configs, text):
+    errors = live(store, configs).values()
+    assert {type(error) for error in errors} == {ConfigError}
+    assert all(text in str(error) for error in errors)
 
 
 @pytest.mark.parametrize(

@@ -17,28 +17,38 @@ def heard(rank, settings, **changes):
     return Said(Worker(rank, f"nonce{rank}"), f"host{rank}", settings, **changes)
 
 
-def test_a_newcomer_of_another_run_is_not_taken_in(monkeypatch):
+@pytest.fixture
+def make(monkeypatch):
+    """Return what makes rank 0's part in forming generations of a job; `others` says what is heard of the others."""
+
+    def make(others, *, check=lambda: None, world_size=2, hears=True):
+        voice = SimpleNamespace(others=others, hears=hears, say=lambda **changes: None)
+
+        def as_own(config, own, on_news):
+            voice.own = own
+            return voice
+
+        monkeypatch.setattr(forming, "Voice", as_own)
+        config = PluginConfig(job="job", rank=0, world_size=world_size)
+        return forming.Forming(config, "run='x'", 1, threading.Condition(), check), voice
+
+    return make
+
+
+def test_a_newcomer_of_another_run_is_not_taken_in(make):
     others = [
         heard(1, "run='x'", number=1),
         heard(2, "run='x'"),
         heard(3, "run='y'"),
         heard(4, "run='x'", is_gone=True),
     ]
-    voices = {one.worker.nonce: one for one in others}
-    monkeypatch.setattr(
-        forming, "Voice", lambda config, own, on_news: SimpleNamespace(own=own, others=lambda: voices)
-    )
-    config = PluginConfig(job="job", rank=0, world_size=2)
-    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+    ours, _ = make(lambda: {one.worker.nonce: one for one in others})
     assert ours.newcomers == [Worker(2, "nonce2")]
 
 
-def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(monkeypatch):
+def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(make):
     heard_now = {}
-    voice = SimpleNamespace(own=None, others=lambda: heard_now, hears=True)
-    monkeypatch.setattr(forming, "Voice", lambda config, own, on_news: voice)
-    config = PluginConfig(job="job", rank=0, world_size=2)
-    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+    ours, _ = make(lambda: heard_now)
 
     def silent_since(now, *others):
         heard_now.clear()
@@ -57,11 +67,8 @@ def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(monkeypatch):
     assert silent_since(8.0, replace(one, is_gone=True)) is None
 
 
-def test_a_worker_knows_since_when_it_hears_a_reducer(monkeypatch):
-    voice = SimpleNamespace(own=None, others=dict, hears=False)
-    monkeypatch.setattr(forming, "Voice", lambda config, own, on_news: voice)
-    config = PluginConfig(job="job", rank=0, world_size=1)
-    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+def test_a_worker_knows_since_when_it_hears_a_reducer(make):
+    ours, voice = make(dict)
     since = []
     for now, voice.hears in enumerate([False, True, True, False, True]):
         since.append(ours._hearing(now, 0.0).heard_since)
@@ -86,29 +93,21 @@ class Waiting:
 
 
 @pytest.mark.parametrize("others", [[], [heard(1, "run='x'", number=2)]])
-def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(monkeypatch, others):
+def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(make, monkeypatch, others):
     """If the lobby says nothing at all, that says nothing about the worker."""
-    voices = {one.worker.nonce: one for one in others}
     now = [0.0]
 
     def look():
         now[0] += 1.0
-        return voices
-
-    def voice(config, own, on_news):
-        return SimpleNamespace(own=own, others=look, say=lambda **changes: None)
-
-    monkeypatch.setattr(forming, "Voice", voice)
-    monkeypatch.setattr(forming, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(forming, "PAUSE_S", 0.0)
+        return {one.worker.nonce: one for one in others}
 
     def check():
         if now[0] > 10 * forming.STOPPED_S:
             raise WorkerLost("the test is over")
 
-    ours = forming.Forming(
-        PluginConfig(job="job", rank=0, world_size=3), "run='x'", 1, threading.Condition(), check
-    )
+    monkeypatch.setattr(forming, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(forming, "PAUSE_S", 0.0)
+    ours, _ = make(look, check=check, world_size=3)
     generation = Generation(2, "id", (ours.own, Worker(1, "nonce1"), Worker(2, "nonce2")))
     error = ours._wait_for_start(Waiting(), generation.workers, lambda said: said.is_gone, None, generation)
     assert str(error) == ("nothing was heard of ranks [2] for 15 s" if others else "the test is over")
@@ -125,34 +124,23 @@ def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(monkeypatch, ot
         ({"number": 1, "generation": "before", "is_gone": True}, False),
     ],
 )
-def test_a_worker_of_another_generation_is_not_waited_for(monkeypatch, changes, comes):
+def test_a_worker_of_another_generation_is_not_waited_for(make, changes, comes):
     """It may have proposed one of the same number at the same time."""
     other = heard(1, "run='x'", **changes)
-
-    def voice(config, own, on_news):
-        return SimpleNamespace(own=own, others=lambda: {"nonce1": other}, say=lambda **changes: None)
-
-    monkeypatch.setattr(forming, "Voice", voice)
     looks = iter(range(3))
 
     def check():
         if next(looks, None) is None:
             raise WorkerLost("the test is over")
 
-    ours = forming.Forming(
-        PluginConfig(job="job", rank=0, world_size=2), "run='x'", 1, threading.Condition(), check
-    )
+    ours, _ = make(lambda: {"nonce1": other}, check=check)
     assert not ours._has_started(Waiting(), Generation(2, "id", (ours.own, other.worker)))
     assert (next(looks, None) is None) == comes
 
 
-def test_a_worker_that_was_started_again_has_been_lost(monkeypatch):
+def test_a_worker_that_was_started_again_has_been_lost(make):
     others = {}
-    monkeypatch.setattr(
-        forming, "Voice", lambda config, own, on_news: SimpleNamespace(own=own, others=lambda: others)
-    )
-    config = PluginConfig(job="job", rank=0, world_size=2)
-    ours = forming.Forming(config, "run='x'", 1, threading.Condition(), lambda: None)
+    ours, _ = make(lambda: others)
     first, second = Worker(1, "aa"), Worker(1, "bb")
     others["bb"] = Said(second, "host1", "run='x'")
     generation = Generation(3, "id", (ours.own, first))

@@ -16,47 +16,34 @@ PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 @pytest.mark.parametrize(
-    "version",
+    ("is_old", "versions"),
     [
-        "2.8.0",
-        "2.8.0a0+nv25.06",
-        "2.8.0.dev20250601+cu128",
-        "2.13.0+cpu",
-        "2.10.1",
-        "3.0.0",
-        "10.0",
-        "git0a1b2c3",
+        (False, "2.8.0 2.8.0a0+nv25.06 2.8.0.dev20250601+cu128 2.13.0+cpu 2.10.1 3.0.0 10.0 git0a1b2c3"),
+        (True, "2.7.1 2.7.1+cu126 2.7.0a0+nv25.04 2.0.1 1.13.1 0.4"),
     ],
 )
-def test_accepted(version):
-    assert not is_too_old(version)
-
-
-@pytest.mark.parametrize("version", ["2.7.1", "2.7.1+cu126", "2.7.0a0+nv25.04", "2.0.1", "1.13.1", "0.4"])
-def test_too_old(version):
-    assert is_too_old(version)
+def test_which_versions_are_too_old(is_old, versions):
+    assert {version: is_too_old(version) for version in versions.split()} == dict.fromkeys(
+        versions.split(), is_old
+    )
 
 
 def test_this_one():
     require_torch()
 
 
-def test_an_old_torch_is_refused_at_the_import(monkeypatch):
-    monkeypatch.setattr(torch, "__version__", "2.7.1+cpu")
+@pytest.mark.parametrize(
+    ("version", "here"), [("2.7.1+cpu", "here is 2.7.1+cpu"), (None, "there is none here")]
+)
+def test_an_old_torch_or_none_is_refused_at_the_import(monkeypatch, version, here):
+    if version is None:
+        cannot_import(monkeypatch, missing="torch")
+    else:
+        monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(ImportError) as caught:
         importlib.reload(worker_plugin)
     assert str(caught.value) == (
-        'worker_plugin needs torch 2.8 or newer, and here is 2.7.1+cpu: pip install "reduction-server[torch]"'
-    )
-
-
-def test_no_torch_is_refused_at_the_import(monkeypatch):
-    cannot_import(monkeypatch, missing="torch")
-    with pytest.raises(ImportError) as caught:
-        importlib.reload(worker_plugin)
-    assert str(caught.value) == (
-        "worker_plugin needs torch 2.8 or newer, and there is none here: "
-        'pip install "reduction-server[torch]"'
+        f'worker_plugin needs torch 2.8 or newer, and {here}: pip install "reduction-server[torch]"'
     )
 
 

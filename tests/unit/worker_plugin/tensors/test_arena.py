@@ -1,20 +1,9 @@
-"""Host memory is used again; which of it is kept, test_reuse.py says."""
+"""Host memory is used again; which of it is kept, property/test_reuse.py says."""
 
 import pytest
 import torch
 
 from worker_plugin.tensors.arena import ArenaPool
-
-
-def counting():
-    """Return a pool and the sizes that it has allocated so far."""
-    allocated = []
-
-    def allocate(nbytes):
-        allocated.append(nbytes)
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    return ArenaPool(allocate), allocated
 
 
 def test_a_buffer_is_used_again_for_its_size():
@@ -30,22 +19,6 @@ def test_a_buffer_is_bytes_of_the_size_asked_for():
     for nbytes in (0, 1, 4096):
         buffer = ArenaPool().take(nbytes)
         assert (buffer.dtype, buffer.shape) == (torch.uint8, (nbytes,))
-
-
-def test_a_large_and_a_small_collective_in_turn_allocate_nothing():
-    """4 bytes more than ever were in use at once used to cost the large buffers, in every round."""
-    pool, allocated = counting()
-    for _ in range(3):
-        for nbytes in (96 << 10, 4):
-            for buffer in [pool.take(nbytes) for _ in range(2)]:  # a contribution and a result
-                pool.give(buffer)
-    allocated.clear()
-    for _ in range(1000):
-        for nbytes in (96 << 10, 4):
-            for buffer in [pool.take(nbytes) for _ in range(2)]:
-                pool.give(buffer)
-    assert allocated == []
-    assert pool.kept_bytes == 2 * (96 << 10) + 2 * 4
 
 
 def test_what_is_in_use_and_what_is_kept():

@@ -48,48 +48,23 @@ def saved(feedback):
     return [one.tolist() for one in feedback.state_dict()["residuals"]]
 
 
-def test_pieces_lie_one_after_the_other():
-    slices = slices_of(ErrorFeedback(), parameters(3, 0, 2))
-    assert [(slice_.offset, slice_.numel) for slice_ in slices] == [(0, 3), (3, 0), (3, 2)]
-
-
-def test_the_first_residual_is_zero():
-    (slice_,) = slices_of(ErrorFeedback(), parameters((2, 3)))
-    assert slice_.residual.kept.dtype == slice_.residual.pending.dtype == torch.float32
-    assert slice_.residual.kept.tolist() == [0.0] * 6
-
-
-def test_a_bucket_without_parameters():
+def test_pieces_lie_one_after_the_other_and_begin_with_nothing_left_out():
+    slices = slices_of(ErrorFeedback(), parameters(3, 0, (2, 3)))
+    assert [(slice_.offset, slice_.numel) for slice_ in slices] == [(0, 3), (3, 0), (3, 6)]
+    residual = slices[2].residual
+    assert residual.kept.dtype == residual.pending.dtype == torch.float32
+    assert residual.kept.tolist() == [0.0] * 6
     assert slices_of(ErrorFeedback(), []) == []
 
 
-def test_parameters_keep_their_residuals():
-    feedback, some = ErrorFeedback(), parameters(1, 2)
-    fill(feedback, some)
-    assert residuals(feedback, some) == [[1.0], [2.0, 2.0]]
-
-
 def test_residuals_survive_other_buckets():
-    feedback, (a, b, c) = ErrorFeedback(), parameters(2, 2, 2)
-    fill(feedback, [a])
-    fill(feedback, [b, c], first=2.0)
+    feedback, (a, b, c) = ErrorFeedback(), parameters(2, 2, 1)
+    fill(feedback, [b])
+    fill(feedback, [c, a], first=2.0)
     slices = slices_of(feedback, [c, a, b])
-    assert [slice_.residual.kept[0] for slice_ in slices] == [3.0, 1.0, 2.0]
-    assert [slice_.offset for slice_ in slices] == [0, 2, 4]
-
-
-def test_state_is_in_the_order_of_first_sight():
-    feedback, (a, b, c) = ErrorFeedback(), parameters(1, 2, 3)
-    slices_of(feedback, [b])
-    slices_of(feedback, [c, b])
-    slices_of(feedback, [a, b, c])
-    assert [residual.numel() for residual in feedback.state_dict()["residuals"]] == [2, 3, 1]
-
-
-def test_equal_parameters_are_not_the_same():
-    feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
-    fill(feedback, [a, b])
-    assert residuals(feedback, [b, a]) == [[2.0], [1.0]]
+    assert [slice_.residual.kept[0] for slice_ in slices] == [2.0, 3.0, 1.0]
+    assert [slice_.offset for slice_ in slices] == [0, 1, 3]
+    assert [len(one) for one in saved(feedback)] == [2, 1, 2], "in the order of first sight"
 
 
 # ---- the end of parameters ----
@@ -105,27 +80,16 @@ def test_parameters_are_not_kept_alive():
 
 
 def test_a_new_parameter_never_gets_the_residual_of_another():
-    feedback, some = ErrorFeedback(), parameters(2, 2)
-    fill(feedback, some)
-    del some[0]
-    gc.collect()
-    assert residuals(feedback, [*some, *parameters(2)]) == [[2.0, 2.0], [0.0, 0.0]]
-
-
-def test_another_model_begins_with_nothing_left_out():
-    feedback = ErrorFeedback()
-    fill(feedback, parameters(2, 3))
-    gc.collect()
-    assert residuals(feedback, parameters(5, 2)) == [[0.0] * 5, [0.0] * 2]
-
-
-def test_a_state_says_nothing_of_parameters_that_are_gone():
-    """Another process has never seen them: it would give their residuals to the first ones that it sees."""
+    """In this process or in one that loads the state, and gives it to the first parameters that it sees."""
     feedback, some = ErrorFeedback(), parameters(2, 3)
     fill(feedback, some)
     del some[0]
     gc.collect()
-    assert [one.tolist() for one in feedback.state_dict()["residuals"]] == [[2.0] * 3]
+    assert saved(feedback) == [[2.0] * 3]
+    assert residuals(feedback, [*some, *parameters(2)]) == [[2.0] * 3, [0.0, 0.0]]
+    some.clear()
+    gc.collect()
+    assert residuals(feedback, parameters(5, 2)) == [[0.0] * 5, [0.0] * 2]
 
 
 # ---- checkpoints ----
@@ -150,47 +114,37 @@ def test_before_the_first_collective_there_is_nothing_to_save_and_to_load():
     assert residuals(feedback, parameters(1)) == [[0.0]]
 
 
-def test_a_state_stays_as_it_was_saved():
+def test_a_state_stays_as_it_was_saved_and_loaded():
     feedback, some = ErrorFeedback(), parameters(2)
+    loaded = {"residuals": [torch.ones(2)]}
+    feedback.load_state_dict(loaded)
     fill(feedback, some)
     state = feedback.state_dict()
     fill(feedback, some, first=9.0)
-    assert state["residuals"][0].tolist() == [1.0, 1.0]
+    assert state["residuals"][0].tolist() == loaded["residuals"][0].tolist() == [1.0, 1.0]
 
 
-def test_a_state_stays_as_it_was_loaded():
-    state = {"residuals": [torch.ones(2)]}
-    feedback, some = ErrorFeedback(), parameters(2)
-    feedback.load_state_dict(state)
-    fill(feedback, some, first=9.0)
-    assert state["residuals"][0].tolist() == [1.0, 1.0]
-
-
-def test_parameters_beyond_those_loaded_begin_with_nothing():
+@pytest.mark.parametrize(
+    ("loaded", "sizes", "expected"),
+    [
+        ([[torch.ones(2)]], (2, 3), [[1.0, 1.0], [0.0] * 3]),
+        # The last one counts.
+        ([[torch.ones(2), torch.ones(2)], [torch.full((2,), 3.0)]], (2, 2), [[3.0, 3.0], [0.0, 0.0]]),
+        # Another dtype or shape is taken.
+        ([[torch.ones(2, 2, dtype=torch.float64, requires_grad=True)]], ((4,),), [[1.0] * 4]),
+    ],
+)
+def test_what_was_loaded_is_that_of_the_first_parameters(loaded, sizes, expected):
     feedback = ErrorFeedback()
-    feedback.load_state_dict({"residuals": [torch.ones(2)]})
-    assert residuals(feedback, parameters(2, 3)) == [[1.0, 1.0], [0.0] * 3]
-
-
-def test_the_last_state_loaded_counts():
-    feedback = ErrorFeedback()
-    feedback.load_state_dict({"residuals": [torch.ones(2), torch.ones(2)]})
-    feedback.load_state_dict({"residuals": [torch.full((2,), 3.0)]})
-    assert residuals(feedback, parameters(2, 2)) == [[3.0, 3.0], [0.0, 0.0]]
-
-
-def test_residuals_of_another_dtype_or_shape_are_taken():
-    feedback = ErrorFeedback()
-    feedback.load_state_dict({"residuals": [torch.ones(2, 2, dtype=torch.float64, requires_grad=True)]})
-    assert residuals(feedback, parameters((4,))) == [[1.0] * 4]
+    for one in loaded:
+        feedback.load_state_dict({"residuals": one})
+    assert residuals(feedback, parameters(*sizes)) == expected
 
 
 def test_residuals_of_another_model():
     feedback = ErrorFeedback()
     feedback.load_state_dict({"residuals": [torch.ones(2), torch.ones(3)]})
-    with pytest.raises(
-        ConfigError, match="the residual of parameter 1 has 3 elements, the parameter 4: load"
-    ):
+    with pytest.raises(ConfigError, match="parameter 1 has 3 elements, the parameter 4"):
         slices_of(feedback, parameters(2, 4))
 
 
@@ -232,39 +186,23 @@ def watched(feedback, tensor, index):
     return future, feedback.step_of(MODULE, index).watch(future, tensor)
 
 
-def test_a_step_is_kept_when_the_next_one_begins():
-    feedback, some = ErrorFeedback(), parameters(1)
-    fill(feedback, some, 1.0)
-    assert saved(feedback) == [[1.0]]
-    (slice_,) = slices_of(feedback, some)
-    assert (slice_.residual.kept[0], saved(feedback)) == (1.0, [[0.0]])
-
-
 def test_discarded_steps_leave_no_trace():
-    feedback, some = ErrorFeedback(), parameters(1, 2)
-    fill(feedback, some, 1.0)
-    for _ in range(3):
-        fill(feedback, some, 7.0)
-        feedback.discard([])
-        feedback.discard([])
-        assert saved(feedback) == [[1.0], [2.0, 2.0]]
-    assert residuals(feedback, some) == [[1.0], [2.0, 2.0]]
-
-
-def test_what_is_discarded_is_all_of_the_step():
-    feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
-    fill(feedback, [a], 7.0, index=0)
-    fill(feedback, [b], 8.0, index=1)
-    feedback.discard([])
-    assert residuals(feedback, [a, b]) == [[0.0], [0.0]]
-
-
-def test_before_the_first_step_nothing_is_discarded():
-    feedback, some = ErrorFeedback(), parameters(1)
+    """But for the numbers of the parameters that they were the first to show."""
+    feedback, (a, b) = ErrorFeedback(), parameters(1, 2)
     feedback.discard([])
     feedback.discard([torch.nn.Module()])
-    fill(feedback, some, 1.0)
-    assert residuals(feedback, some) == [[1.0]]
+    fill(feedback, [b, a])
+    feedback.discard([])
+    assert saved(feedback) == [[0.0, 0.0], [0.0]]
+    fill(feedback, [b, a])
+    assert saved(feedback) == [[1.0, 1.0], [2.0]]
+    for _ in range(3):
+        fill(feedback, [a], 7.0, index=0)
+        fill(feedback, [b], 8.0, index=1)
+        feedback.discard([])
+        feedback.discard([])
+        assert saved(feedback) == [[1.0, 1.0], [2.0]]
+    assert residuals(feedback, [a, b]) == [[2.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -362,13 +300,6 @@ def test_a_step_after_buckets_were_rebuilt():
     assert residuals(feedback, [a, b, c]) == [[1.0], [2.0], [3.0]]
 
 
-def test_what_a_discarded_step_was_the_first_to_show_keeps_its_number():
-    feedback, (a, b) = ErrorFeedback(), parameters(1, 2)
-    fill(feedback, [b, a])
-    feedback.discard([])
-    assert saved(feedback) == [[0.0, 0.0], [0.0]]
-
-
 def test_a_step_has_the_loss_scale_with_which_it_began():
     feedback, (a, b) = ErrorFeedback(), parameters(1, 1)
     feedback.set_loss_scale(4.0)
@@ -383,28 +314,22 @@ def test_a_step_has_the_loss_scale_with_which_it_began():
 
 
 def test_a_loss_scale_comes_before_the_first_step():
-    feedback, some = ErrorFeedback(), parameters(1)
-    feedback.set_loss_scale(2.0)
-    fill(feedback, some)
-    feedback.set_loss_scale(4.0)
-    again = ErrorFeedback()
-    again.load_state_dict(feedback.state_dict())
-    again.set_loss_scale(8.0)
-    assert residuals(again, parameters(1)) == [[1.0]]
-
-
-def test_a_loss_scale_comes_too_late():
     """What was left out would be multiplied with it, although it may have it already."""
-    feedback, some = ErrorFeedback(), parameters(1)
-    fill(feedback, some)
-    with pytest.raises(ConfigError, match="set_loss_scale comes too late"):
-        feedback.set_loss_scale(2.0)
-    for state in (feedback.state_dict(), {"residuals": [torch.ones(1)]}):
+    unscaled, some = ErrorFeedback(), parameters(1)
+    fill(unscaled, some)
+    for state in (unscaled.state_dict(), {"residuals": [torch.ones(1)]}):
         again = ErrorFeedback()
         again.load_state_dict(state)
-        with pytest.raises(ConfigError, match="set_loss_scale comes too late"):
-            again.set_loss_scale(2.0)
+        for late in (unscaled, again):
+            with pytest.raises(ConfigError, match="set_loss_scale comes too late"):
+                late.set_loss_scale(2.0)
         assert residuals(again, parameters(1)) == [[1.0]]
-    nothing = ErrorFeedback()
-    nothing.load_state_dict(ErrorFeedback().state_dict())
-    nothing.set_loss_scale(2.0)
+    scaled, other = ErrorFeedback(), parameters(1)
+    scaled.set_loss_scale(2.0)
+    fill(scaled, other)
+    scaled.set_loss_scale(4.0)
+    for state, expected in ((scaled.state_dict(), 1.0), (ErrorFeedback().state_dict(), 0.0)):
+        again = ErrorFeedback()
+        again.load_state_dict(state)
+        again.set_loss_scale(8.0)
+        assert residuals(again, parameters(1)) == [[expected]]

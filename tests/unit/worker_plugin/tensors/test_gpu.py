@@ -14,7 +14,7 @@ import pytest
 import torch
 from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
-from support.fakes.fake_gpu import FakeEvent, FakeGpu, FakeStream, garbage
+from support.fakes.fake_gpu import FakeEvent, FakeGpu, garbage
 
 from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
@@ -22,7 +22,6 @@ from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding
 from worker_plugin.tensors.futures import make_future
 from worker_plugin.tensors.gpu import downloads, streams
 from worker_plugin.tensors.gpu.blocks import GpuBlockEncoding
-from worker_plugin.tensors.gpu.downloads import Downloads
 from worker_plugin.tensors.gpu.streams import PendingCopy
 from worker_plugin.tensors.staging import Staging
 from worker_plugin.tensors.transfer import Transfer
@@ -437,21 +436,3 @@ def test_a_graph_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(ConfigError, match="CUDA graph"):
         admit(torch.ones(3).as_subclass(OnGpu), torch.distributed.ReduceOp.SUM)
-
-
-def test_streams_keep_their_order():
-    """Of the fake: what the tests above rely on."""
-    stream, seen = FakeStream(), []
-    stream.goes_on.clear()
-    last = [stream.put(lambda step=step: seen.append(step)) for step in range(5)][-1]
-    assert not seen
-    stream.goes_on.set()
-    last.synchronize()
-    assert seen == [0, 1, 2, 3, 4]
-
-
-def test_downloads_end_when_told():
-    downloads = Downloads(lambda work: None)
-    downloads.put(None)
-    downloads.thread.join(10)
-    assert not downloads.thread.is_alive()

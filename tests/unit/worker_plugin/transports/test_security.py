@@ -44,9 +44,11 @@ def test_what_the_core_refuses_anyway(frame):
     check_join(TOKENS, frame, (), PEER)
 
 
-def test_without_tokens_nobody_is_asked():
+def test_without_tokens_nobody_is_asked_and_nothing_is_shown():
     check_join(None, join(), (), PEER)
     check_status(None, (), PEER)
+    assert access_of(PluginConfig(), "one") == OPEN
+    assert (OPEN.tls, OPEN.credentials, OPEN.metadata) == (None, None, ())
 
 
 def test_any_token_may_ask_for_the_status():
@@ -77,19 +79,11 @@ def token_file(tmp_path):
     return str(path)
 
 
-def test_nothing_to_show():
-    assert access_of(PluginConfig(), "one") == OPEN
-    assert (OPEN.tls, OPEN.credentials, OPEN.metadata) == (None, None, ())
-
-
-def test_the_jobs_token(token_file):
-    assert access_of(PluginConfig(token_file=token_file), "one").metadata == to_metadata(A)
-
-
-def test_no_token_for_the_job(token_file):
-    with pytest.raises(ConfigError) as caught:
-        access_of(PluginConfig(token_file=token_file), "two")
-    assert str(caught.value) == f"token_file {token_file} has no line for job 'two', and none for '*'"
+def test_the_jobs_token_or_none_for_it(token_file):
+    config = PluginConfig(token_file=token_file)
+    assert access_of(config, "one").metadata == to_metadata(A)
+    with pytest.raises(ConfigError, match=f"{token_file} has no line for job 'two'"):
+        access_of(config, "two")
 
 
 def test_certificates(tmp_path):

@@ -27,18 +27,15 @@ def test_each_event_is_taken_once_at_the_time_of_the_one_who_looks():
     ]
 
 
-def test_what_several_processes_see_is_one_entry():
+def test_what_several_processes_see_is_one_entry_unless_it_is_much_later():
     feed = Feed()
-    late = (7, 51.0, "JOINED", "job", "rank 0 of 2 joined from a")
-    both = [process(events=[JOINED]), process(address=B, life=2, uptime_seconds=60.0, events=[late])]
-    feed.take(both, 1000.0)
+    late = (7, 51.0, *JOINED[2:])
+    feed.take(
+        [process(events=[JOINED]), process(address=B, life=2, uptime_seconds=60.0, events=[late])], 1000.0
+    )
     assert told(feed) == [(990.0, "joined", "rank 0 of 2 joined from a", "2 processes")]
-
-
-def test_the_same_process_or_much_later_is_another_entry():
     feed = Feed()
-    again = (2, 91.0, *JOINED[2:])
-    much_later = (1, 99.0, *JOINED[2:])
+    again, much_later = (2, 91.0, *JOINED[2:]), (1, 99.0, *JOINED[2:])
     feed.take([process(events=[JOINED, again]), process(address=B, life=2, events=[much_later])], 1000.0)
     assert [entry.where for entry in feed.entries] == [A, A, B]
 
@@ -50,25 +47,19 @@ def test_a_restarted_process_counts_from_one_again():
     assert told(feed)[-1] == (1009.0, "joined", "back", A)
 
 
-def test_silence_and_its_end_are_events():
+def test_silence_and_its_end_are_events_and_others_are_not_told_again():
     feed = Feed()
-    feed.take([process(), silent(B)], 1.0)
-    feed.take([process(), silent(B)], 2.0)
-    feed.take([process(), process(address=B, life=2)], 3.0)
-    feed.take([silent(A, "reset"), process(address=B, life=2)], 4.0)
+    feed.take([process(events=[JOINED]), silent(B)], 10.0)
+    feed.take([process(events=[JOINED]), silent(B)], 20.0)
+    feed.take([silent(A, "reset"), process(address=B, life=2)], 30.0)
+    feed.take([process(events=[JOINED]), process(address=B, life=2)], 40.0)
     assert told(feed) == [
-        (1.0, "silent", "no answer: refused", B),
-        (3.0, "back", "answers again", B),
-        (4.0, "silent", "no answer: reset", A),
+        (0.0, "joined", JOINED[4], A),
+        (10.0, "silent", "no answer: refused", B),
+        (30.0, "silent", "no answer: reset", A),
+        (30.0, "back", "answers again", B),
+        (40.0, "back", "answers again", A),
     ]
-
-
-def test_events_are_not_told_again_after_silence():
-    feed = Feed()
-    feed.take([process(events=[JOINED])], 1.0)
-    feed.take([silent(A)], 2.0)
-    feed.take([process(events=[JOINED])], 3.0)
-    assert [entry.kind for entry in feed.entries] == ["joined", "silent", "back"]
 
 
 def test_a_reducer_with_impossible_times_is_told_of_now():
@@ -86,7 +77,8 @@ def test_only_the_latest_are_kept(monkeypatch):
         feed.take([process(life=life, events=events)], 1000.0 + life)
     assert len(feed.entries) == ENTRIES_MAX
     assert feed.entries[-1].job == f"job-7-{EVENTS_MAX}"
-    assert len(feed._taken) == 2
+    feed.take([process(life=1, events=[JOINED])], 1010.0)
+    assert feed.entries[-1].text == JOINED[4], "its first life was forgotten"
 
 
 def test_thousands_of_processes_are_taken_at_once():

@@ -18,26 +18,18 @@ def looks(*pairs):
 
 
 def test_siblings_are_one_row_and_their_processor_time_is_added():
-    before = [
-        process(siblings=(41001,), cpu_seconds=1.0, uptime_seconds=10.0),
-        process(address=SIBLING, life=2, cpu_seconds=5.0, uptime_seconds=10.0),
-        process(address=B, life=3, cpu_seconds=1.0, uptime_seconds=10.0),
-    ]
-    after = [
-        process(siblings=(41001,), cpu_seconds=1.5, uptime_seconds=12.0),
-        process(address=SIBLING, life=2, cpu_seconds=7.0, uptime_seconds=12.0),
-        process(address=B, life=3, cpu_seconds=1.0, uptime_seconds=12.0),
-    ]
-    first, second = looks(before, after).hosts
+    def look(up, own, sibling):
+        return [
+            process(siblings=(41001,), cpu_seconds=own, uptime_seconds=up),
+            process(address=SIBLING, life=2, cpu_seconds=sibling, uptime_seconds=up),
+            process(address=B, life=3, cpu_seconds=1.0, uptime_seconds=up),
+        ]
+
+    first, second = looks(look(10.0, 1.0, 5.0), look(12.0, 1.5, 7.0)).hosts
     assert (first.address, first.processes, first.cores, first.busiest) == (A, 2, 1.25, 1.0)
     assert (second.address, second.processes, second.cores) == (B, 1, 0.0)
     assert first.reserved_bytes == 2 * second.reserved_bytes == 10 * MIB
     assert first.resident_bytes == 122 * MIB
-
-
-def test_a_sibling_named_by_its_own_address_is_folded_in_too():
-    [row] = looks([process(siblings=(41001,)), process(address=SIBLING, life=2)]).hosts
-    assert row.processes == 2
 
 
 def test_a_host_that_answers_in_part_says_so():
@@ -73,19 +65,17 @@ def test_waits_are_those_of_the_slowest_process():
 
 
 @pytest.mark.parametrize(
-    ("last", "share", "is_straggler"),
-    [([(0, 20, 1.0), (2, 80, 8.0)], 0.8, True), ([(0, 45, 1.0), (2, 55, 1.0)], 0.55, False)],
+    ("last", "expected"),
+    [
+        ([(0, 20, 1.0), (2, 80, 8.0)], (2, "host-2", 0.8, True)),
+        ([(0, 45, 1.0), (2, 55, 1.0)], (2, "host-2", 0.55, False)),
+        ([(2, 15, 9.0)], None),  # these are too few chunks
+    ],
 )
-def test_the_rank_that_is_waited_for(last, share, is_straggler):
+def test_the_rank_that_is_waited_for(last, expected):
     [row] = looks([process(job(last=last))]).jobs
-    assert row.waited_for is not None
-    assert (row.waited_for.rank, row.waited_for.host) == (2, "host-2")
-    assert (row.waited_for.share, row.waited_for.is_straggler) == (share, is_straggler)
-
-
-def test_too_few_chunks_name_nobody():
-    [row] = looks([process(job(last=[(2, 15, 9.0)]))]).jobs
-    assert row.waited_for is None
+    found = row.waited_for
+    assert (found and (found.rank, found.host, found.share, found.is_straggler)) == expected
 
 
 @pytest.mark.parametrize(

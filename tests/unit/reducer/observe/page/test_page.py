@@ -104,12 +104,9 @@ def test_a_loop_that_does_not_answer_is_said(engine, monkeypatch):
     [own] = look_at_all(*engine, ADDRESS, [], StatusAccess())
     may_go_on.set()
     assert (own.status, own.reason) == (None, "the event loop has not answered for 0.05 s")
-
-
-def test_a_loop_that_has_ended_is_said():
-    loop = asyncio.new_event_loop()
-    loop.close()
-    [own] = look_at_all(Engine(memory_limit_bytes=1 << 30), loop, ADDRESS, [], StatusAccess())
+    ended = asyncio.new_event_loop()
+    ended.close()
+    [own] = look_at_all(engine[0], ended, ADDRESS, [], StatusAccess())
     assert own.reason == "the event loop has ended"
 
 

@@ -10,16 +10,14 @@ import os
 import socket
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from reduction.errors import MalformedFrame
-from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX, REGIONS_MAX
-from reduction.process.place import local_socket
+from reduction.limits import CHUNK_BYTES_MAX, DESCRIPTORS_WAITING_MAX
 from reduction.transports import tcp
 from reduction.transports.shared import OwnMemory, PeerMemory, Sharing, address_of, copy, own, peer
 from reduction.transports.shared.own import SLAB_BYTES
 from reduction.transports.shared.sharing import _PLACE, PLACE_BYTES
-from support.network.tcp_pair import Recorder, run, unix_pair
+from support.network.tcp_pair import Recorder, on_loop, unix_pair
 from support.processes.shortages import no_descriptors
 
 PAGE = mmap.PAGESIZE
@@ -33,6 +31,7 @@ class Side(Recorder):
     def __init__(self, sock):
         super().__init__()
         sock.setblocking(False)
+        self.sock = sock
         self.connection = tcp.Connection(sock, asyncio.get_running_loop(), self)
         self.own = OwnMemory()
         self.own.want()
@@ -69,136 +68,103 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_payload_is_read_where_it_lies():
-    async def test():
-        with sides() as (one, other):
-            buffers = [one.own.allocate(1000) for _ in range(3)]
-            for number, buffer in enumerate(buffers):
-                buffer[:] = number
-                one.push(buffer, number)
-            await other.until(lambda side: len(side.messages) == 4)
-            kinds = [header.kind for header, _ in other.messages]
-            assert kinds == [tcp.SHOW, tcp.PUSH, tcp.PUSH, tcp.PUSH], "one region, shown once"
-            seen = [other.sharing.payload(payload) for header, payload in other.messages[1:]]
-            assert [bytes(payload) for payload in seen] == [bytes([number] * 1000) for number in range(3)]
-            assert one.connection.queued_bytes == 0
-
-    run(test())
+@on_loop
+async def test_a_payload_is_read_where_it_lies():
+    with sides() as (one, other):
+        buffers = [one.own.allocate(1000) for _ in range(3)]
+        for number, buffer in enumerate(buffers):
+            buffer[:] = number
+            one.push(buffer, number)
+        await other.until(lambda side: len(side.messages) == 4)
+        kinds = [header.kind for header, _ in other.messages]
+        assert kinds == [tcp.SHOW, tcp.PUSH, tcp.PUSH, tcp.PUSH], "one region, shown once"
+        seen = [other.sharing.payload(payload) for header, payload in other.messages[1:]]
+        assert [bytes(payload) for payload in seen] == [bytes([number] * 1000) for number in range(3)]
+        assert one.connection.queued_bytes == 0
 
 
-def test_a_region_that_has_ended_is_hidden():
-    async def test():
-        with sides() as (one, other):
-            first, second = (one.own.allocate(SLAB_BYTES) for _ in range(2))
-            one.push(first)
-            one.push(second)
-            del first
-            gc.collect()
-            one.push(second)
-            await other.until(lambda side: len(side.messages) == 6)
-            assert [header.kind for header, _ in other.messages][4] == tcp.HIDE
-            number = other.messages[0][0].chunk
-            with pytest.raises(MalformedFrame, match="unknown"):
-                other.sharing.payload(memoryview(_PLACE.pack(number, 1, 0)))
-
-    run(test())
+@on_loop
+async def test_a_region_that_has_ended_is_hidden():
+    with sides() as (one, other):
+        first, second = (one.own.allocate(SLAB_BYTES) for _ in range(2))
+        one.push(first)
+        one.push(second)
+        del first
+        gc.collect()
+        one.push(second)
+        await other.until(lambda side: len(side.messages) == 6)
+        assert [header.kind for header, _ in other.messages][4] == tcp.HIDE
+        number = other.messages[0][0].chunk
+        with pytest.raises(MalformedFrame, match="unknown"):
+            other.sharing.payload(memoryview(_PLACE.pack(number, 1, 0)))
 
 
-def test_what_is_in_no_region_has_no_place():
-    async def test():
-        with sides() as (one, _):
-            assert one.sharing.place(memoryview(bytes(10))) is None
-            assert one.sharing.place(memoryview(b"")) is None
-
-    run(test())
-
-
-def test_a_place_is_checked():
-    async def test():
-        with sides() as (one, _):
-            with pytest.raises(MalformedFrame, match="length of a shared payload"):
-                one.sharing.payload(memoryview(_PLACE.pack(1, CHUNK_BYTES_MAX + 1, 0)))
-            for header in (tcp.counter_header(PLACE_BYTES + 1), tcp.region_header(tcp.SHOW, 1)):
-                parsed = tcp.parse_header(header)
-                if parsed.kind == tcp.SHOW:
-                    parsed = parsed._replace(length=1)
-                with pytest.raises(MalformedFrame, match="bytes follow where"):
-                    one.sharing.memory_for(parsed)
-            assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(bytes(5)))) is None
-            with pytest.raises(MalformedFrame, match="without the descriptor"):
-                one.sharing.on_message(tcp.parse_header(tcp.region_header(tcp.SHOW, 1)))
-
-    run(test())
+@on_loop
+async def test_a_place_is_checked():
+    with sides() as (one, _):
+        assert one.sharing.place(memoryview(bytes(10))) is None, "it is in no region"
+        assert one.sharing.place(memoryview(b"")) is None
+        with pytest.raises(MalformedFrame, match="length of a shared payload"):
+            one.sharing.payload(memoryview(_PLACE.pack(1, CHUNK_BYTES_MAX + 1, 0)))
+        for header in (tcp.counter_header(PLACE_BYTES + 1), tcp.region_header(tcp.SHOW, 1)):
+            parsed = tcp.parse_header(header)
+            if parsed.kind == tcp.SHOW:
+                parsed = parsed._replace(length=1)
+            with pytest.raises(MalformedFrame, match="bytes follow where"):
+                one.sharing.memory_for(parsed)
+        assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(bytes(5)))) is None
+        with pytest.raises(MalformedFrame, match="without the descriptor"):
+            one.sharing.on_message(tcp.parse_header(tcp.region_header(tcp.SHOW, 1)))
 
 
-def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order():
-    async def test():
-        with sides() as (one, other):
-            for side in (one, other):
-                side.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            filler = memoryview(bytes(300_000))
+@pytest.mark.parametrize("fillers", [[300_000], [1000] * 200], ids=["a full socket", "many buffers"])
+@on_loop
+async def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order(fillers):
+    with sides() as (one, other):
+        for side in (one, other):
+            side.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        for size in fillers:
+            filler = memoryview(bytes(size))
             one.connection.send(tcp.control_header(filler), filler)
-            assert one.connection.queued_bytes > 0, "the socket is full"
-            buffers = [one.own.allocate(SLAB_BYTES) for _ in range(5)]
-            for number, buffer in enumerate(buffers):
-                buffer[:10] = number
-                one.push(buffer[:10], number)
-            await other.until(lambda side: len(side.messages) == 11)
-            places = [payload for header, payload in other.messages if header.kind == tcp.PUSH]
-            assert [bytes(other.sharing.payload(place))[0] for place in places] == [0, 1, 2, 3, 4]
-
-    run(test())
+        assert one.connection.queued_bytes > 0, "the socket is full"
+        buffers = [one.own.allocate(SLAB_BYTES) for _ in range(5)]
+        for number, buffer in enumerate(buffers):
+            buffer[:10] = number
+            one.push(buffer[:10], number)
+        await other.until(lambda side: len(side.messages) == 10 + len(fillers))
+        places = [payload for header, payload in other.messages if header.kind == tcp.PUSH]
+        assert [bytes(other.sharing.payload(place))[0] for place in places] == [0, 1, 2, 3, 4]
 
 
-def test_a_connection_that_is_over_takes_and_keeps_no_descriptor():
-    async def test():
-        with sides() as (one, other):
-            buffer = one.own.allocate(SLAB_BYTES)
-            region, _ = one.own.find(address_of(buffer.data))
-            before = descriptors()
-            one.connection.send_descriptor(tcp.control_header(b""), region)
-            await other.until(lambda side: side.messages)
-            assert descriptors() == before + 1, "it came, and nobody took it"
-            other.connection.close()
-            assert descriptors() == before - 1, "with the socket"
-            one.connection.finish()
-            one.connection.send_descriptor(tcp.region_header(tcp.SHOW, 2), region)
-            assert one.connection.queued_bytes == 0
-
-    run(test())
+@on_loop
+async def test_a_connection_that_is_over_takes_and_keeps_no_descriptor():
+    with sides() as (one, other):
+        buffer = one.own.allocate(SLAB_BYTES)
+        region, _ = one.own.find(address_of(buffer.data))
+        before = descriptors()
+        one.connection.send_descriptor(tcp.control_header(b""), region)
+        await other.until(lambda side: side.messages)
+        assert descriptors() == before + 1, "it came, and nobody took it"
+        other.connection.close()
+        assert descriptors() == before - 1, "with the socket"
+        one.connection.finish()
+        one.connection.send_descriptor(tcp.region_header(tcp.SHOW, 2), region)
+        assert one.connection.queued_bytes == 0
 
 
-def test_too_many_descriptors_end_the_connection():
-    async def test():
-        sock, bare = unix_pair()
-        side = Side(sock)
-        with bare:
-            for count in (DESCRIPTORS_WAITING_MAX, 1):
-                files = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
-                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
-                bare.sendmsg([tcp.control_header(b"")], [rights])
-                for file in files:
-                    os.close(file)
-            error = await side.end()
-        assert "descriptors wait for their messages" in str(error)
-
-    run(test())
-
-
-def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
-    memory, known = OwnMemory(), PeerMemory()
-    memory.want()
-    buffer = memory.allocate(SLAB_BYTES)
-    region, _ = memory.find(address_of(buffer.data))
-    monkeypatch.setattr(peer, "REGIONS_MAX", 1)
-    known.add(1, os.dup(region.descriptor))
-    with pytest.raises(MalformedFrame, match="more than 1 are"):
-        known.add(2, os.dup(region.descriptor))
-    assert REGIONS_MAX > 1
-    empty = os.memfd_create("empty", os.MFD_ALLOW_SEALING)
-    own.fcntl.fcntl(empty, 1033, SIZE | FUTURE_WRITE)
-    with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
-        PeerMemory().add(1, empty)
+@on_loop
+async def test_too_many_descriptors_end_the_connection():
+    sock, bare = unix_pair()
+    side = Side(sock)
+    with bare:
+        for count in (DESCRIPTORS_WAITING_MAX, 1):
+            files = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+            bare.sendmsg([tcp.control_header(b"")], [rights])
+            for file in files:
+                os.close(file)
+        error = await side.end()
+    assert "descriptors wait for their messages" in str(error)
 
 
 def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_WRITE):
@@ -213,6 +179,16 @@ def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_W
         assert fallocate(descriptor, 1, nbytes, behind) == 0
     own.fcntl.fcntl(descriptor, 1033, seals)
     return descriptor
+
+
+def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
+    known = PeerMemory()
+    with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
+        known.add(1, made(0, allocated=0))
+    monkeypatch.setattr(peer, "REGIONS_MAX", 1)
+    known.add(1, made())
+    with pytest.raises(MalformedFrame, match="more than 1 are"):
+        known.add(2, made())
 
 
 @pytest.mark.parametrize(
@@ -276,95 +252,45 @@ def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_sh
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
-    memory = OwnMemory()
-    memory.want()
-    buffer = memory.allocate(SLAB_BYTES)
-    region, _ = memory.find(address_of(buffer.data))
     before = descriptors()
     monkeypatch.setattr(peer.mmap, "mmap", refuse)
     charged = []
     with pytest.raises(kind, match=f"region 1 cannot be mapped: .*{os.strerror(number)}"):
-        PeerMemory(charged.append).add(1, os.dup(region.descriptor))
+        PeerMemory(charged.append).add(1, made())
     assert descriptors() == before
-    assert charged == [SLAB_BYTES, -SLAB_BYTES]
+    assert charged == [4 * PAGE, -4 * PAGE]
 
 
-def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
-    async def test():
-        with sides() as (one, other):
-            buffer = one.own.allocate(SLAB_BYTES)
-            before = descriptors()
-            with no_descriptors(0):
-                one.push(buffer)
-                error = await other.end()
-            assert type(error) is tcp.CannotShare
-            assert "ulimit -n" in str(error)
-            assert descriptors() < before, "nothing came, and the connection's own is closed"
-
-    run(test())
+@on_loop
+async def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
+    with sides() as (one, other):
+        buffer = one.own.allocate(SLAB_BYTES)
+        before = descriptors()
+        with no_descriptors(0):
+            one.push(buffer)
+            error = await other.end()
+        assert type(error) is tcp.CannotShare
+        assert "ulimit -n" in str(error)
+        assert descriptors() < before, "nothing came, and the connection's own is closed"
 
 
-def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
-    class Socket:
+@on_loop
+async def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
+    class Refusing(socket.socket):
         """Refuses descriptors as unix(7) does when too many are on their way."""
-
-        def __init__(self, sock):
-            self._sock = sock
-
-        def __getattr__(self, name):
-            return getattr(self._sock, name)
 
         def sendmsg(self, buffers, ancillary=(), flags=0):
             if ancillary:
                 raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
-            return self._sock.sendmsg(buffers)
+            return super().sendmsg(buffers, ancillary, flags)
 
-    async def test():
-        with sides() as (one, _):
-            one.connection._channel = Socket(one.connection._channel)
-            one.push(one.own.allocate(SLAB_BYTES))
-            error = await one.end()
-            assert type(error) is tcp.CannotShare
-            assert "a region cannot be shown" in str(error)
-
-    run(test())
-
-
-def test_a_region_that_cannot_have_its_size_leaves_no_descriptor(monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    memory = OwnMemory()
-    memory.want()
-    before = descriptors()
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    assert isinstance(memory.allocate(100), np.ndarray)
-    assert "No space left" in memory.refusal
-    assert descriptors() == before
-
-
-def test_a_socket_of_one_host_needs_no_options_of_tcp():
-    one, other = unix_pair()
-    with one, other:
-        tcp.prepare(one)
-        assert not one.getblocking()
-    assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"
-
-
-def test_a_descriptor_waits_behind_more_buffers_than_one_call_sends():
-    async def test():
-        with sides() as (one, other):
-            one.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            filler = memoryview(bytes(1000))
-            for _ in range(200):
-                one.connection.send(tcp.control_header(filler), filler)
-            buffer = one.own.allocate(SLAB_BYTES)
-            buffer[:10] = 7
-            one.push(buffer[:10])
-            await other.until(lambda side: len(side.messages) == 202)
-            assert bytes(other.sharing.payload(other.messages[-1][1])) == bytes([7] * 10)
-
-    run(test())
+    ours, theirs = unix_pair()
+    one = Side(Refusing(fileno=ours.detach()))
+    with theirs:
+        one.push(one.own.allocate(SLAB_BYTES))
+        error = await one.end()
+    assert type(error) is tcp.CannotShare
+    assert "a region cannot be shown" in str(error)
 
 
 def test_a_copy_is_this_process_own():

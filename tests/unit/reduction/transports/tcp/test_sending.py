@@ -11,6 +11,7 @@ from reduction.transports import tcp
 from reduction.transports.tcp.socket_options import END_OF_PACKET
 from support.network.tcp_pair import (
     connected,
+    on_loop,
     pattern,
     receive,
     reset,
@@ -44,38 +45,23 @@ def send(connection, seq, payload=b""):
 
 
 @pytest.mark.parametrize("make", [unix_pair, tcp_pair])
-def test_what_fits_is_sent_at_once(make):
-    async def test():
-        with connected(make) as (connection, _, peer):
-            send(connection, 0, b"payload")
-            send(connection, 1)
-            send(connection, 2, memoryview(b"view"))
-            assert connection.queued_bytes == 0
-            expected = result(0, b"payload") + result(1) + result(2, b"view")
-            assert await receive(peer, len(expected)) == expected
-
-    run(test())
-
-
-@pytest.mark.parametrize("make", [unix_pair, tcp_pair])
 @pytest.mark.parametrize("size", [1, 1000, 64 * 1024, 4 * MIB])
-def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, size):
-    async def test():
-        with connected(make) as (connection, _, peer):
-            sent = fill(connection, size)
-            for seq in range(1100):  # twice as many buffers as one call of sendmsg can take
-                send(connection, seq, pattern(30, seq))
-                sent += result(seq, pattern(30, seq))
-            queued = connection.queued_bytes
-            assert 1100 * (tcp.HEADER_BYTES + 30) < queued <= len(sent)
-            assert await receive(peer, len(sent)) == sent
-            await until(lambda: not connection.queued_bytes)
-            send(connection, 7, b"at once again")
+@on_loop
+async def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, size):
+    with connected(make) as (connection, _, peer):
+        sent = fill(connection, size)
+        for seq in range(1100):  # twice as many buffers as one call of sendmsg can take
+            send(connection, seq, pattern(30, seq))
+            sent += result(seq, pattern(30, seq))
+        queued = connection.queued_bytes
+        assert 1100 * (tcp.HEADER_BYTES + 30) < queued <= len(sent)
+        assert await receive(peer, len(sent)) == sent
+        await until(lambda: not connection.queued_bytes)
+        for part in (memoryview(b"at once again"), b""):
+            send(connection, 7, part)
             assert connection.queued_bytes == 0
-            late = result(7, b"at once again")
-            assert await receive(peer, len(late)) == late
-
-    run(test())
+        late = result(7, b"at once again") + result(7)
+        assert await receive(peer, len(late)) == late
 
 
 def test_nobody_waits_for_a_socket_that_has_all():
@@ -85,63 +71,55 @@ def test_nobody_waits_for_a_socket_that_has_all():
             sent = fill(connection)
             await receive(peer, len(sent))
             await until(lambda: not connection.queued_bytes)
-            assert not connection._loop.remove_writer(connection.fileno())
+            assert not asyncio.get_running_loop().remove_writer(connection.fileno())
 
     run(test(), asyncio.run)
 
 
-def test_queued_bytes_are_what_the_kernel_has_not_taken():
-    async def test():
-        with connected(tcp_pair) as (connection, _, peer):
-            sent = fill(connection, MIB)
+@on_loop
+async def test_queued_bytes_are_what_the_kernel_has_not_taken():
+    with connected(tcp_pair) as (connection, _, peer):
+        sent = fill(connection, MIB)
+        seen = connection.queued_bytes
+        received = 0
+        while connection.queued_bytes:
+            received += len(await receive(peer, 100_000))
+            assert connection.queued_bytes <= seen, "it grows though nothing is sent"
             seen = connection.queued_bytes
-            received = 0
-            while connection.queued_bytes:
-                received += len(await receive(peer, 100_000))
-                assert connection.queued_bytes <= seen, "it grows though nothing is sent"
-                seen = connection.queued_bytes
-                assert connection.queued_bytes + received <= len(sent)
-            assert received + len(await receive(peer, len(sent) - received)) == len(sent)
-
-    run(test())
+            assert connection.queued_bytes + received <= len(sent)
+        assert received + len(await receive(peer, len(sent) - received)) == len(sent)
 
 
-def test_a_payload_is_sent_from_where_it_is():
-    async def test():
-        with connected() as (connection, _, peer):
-            sent = fill(connection)
-            payload = bytearray(b"before")
-            send(connection, 1, memoryview(payload))
-            payload[:] = b"after."  # nobody may do this; it shows that there was no copy
-            await receive(peer, len(sent) + tcp.HEADER_BYTES)
-            assert await receive(peer, 6) == b"after."
-
-    run(test())
+@on_loop
+async def test_a_payload_is_sent_from_where_it_is():
+    with connected() as (connection, _, peer):
+        sent = fill(connection)
+        payload = bytearray(b"before")
+        send(connection, 1, memoryview(payload))
+        payload[:] = b"after."  # nobody may do this; it shows that there was no copy
+        await receive(peer, len(sent) + tcp.HEADER_BYTES)
+        assert await receive(peer, 6) == b"after."
 
 
-def test_both_directions_at_once():
+@on_loop
+async def test_both_directions_at_once():
     # Each side sends more than the buffers take: if one only sent, or only received, both would wait for ever.
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            sent = fill(connection, MIB)
-            message = result(5, pattern(2 * MIB))
-            writing = asyncio.create_task(send_all(peer, message))
-            await handler.count(1)
-            await writing
-            assert await receive(peer, len(sent)) == sent
-
-    run(test())
+    with connected(tcp_pair) as (connection, handler, peer):
+        sent = fill(connection, MIB)
+        message = result(5, pattern(2 * MIB))
+        writing = asyncio.create_task(send_all(peer, message))
+        await handler.count(1)
+        await writing
+        assert await receive(peer, len(sent)) == sent
 
 
-def test_sending_from_within_a_message():
-    async def test():
-        with connected() as (connection, handler, peer):
-            handler.on_payload = lambda header: send(connection, header.seq + 100, b"answer")
-            peer.send(b"".join(result(seq, b"question") for seq in range(3)))
-            expected = b"".join(result(seq + 100, b"answer") for seq in range(3))
-            assert await receive(peer, len(expected)) == expected
-
-    run(test())
+@on_loop
+async def test_sending_from_within_a_message():
+    with connected() as (connection, handler, peer):
+        handler.on_payload = lambda header: send(connection, header.seq + 100, b"answer")
+        peer.send(b"".join(result(seq, b"question") for seq in range(3)))
+        expected = b"".join(result(seq + 100, b"answer") for seq in range(3))
+        assert await receive(peer, len(expected)) == expected
 
 
 # ---- finish ----
@@ -149,119 +127,85 @@ def test_sending_from_within_a_message():
 
 @pytest.mark.parametrize("make", [unix_pair, tcp_pair])
 @pytest.mark.parametrize("full", [False, True])
-def test_finish_ends_our_direction_after_what_was_sent(make, full):
-    async def test():
-        with connected(make) as (connection, handler, peer):
-            sent = fill(connection) if full else bytearray()
-            send(connection, 1, b"last")
-            sent += result(1, b"last")
-            connection.finish()
-            connection.finish()
-            send(connection, 2, b"too late")
-            assert await receive(peer, len(sent) + 1) == sent
-            # The other direction stays.
-            await send_all(peer, result(3, b"answer"))
-            assert await handler.count(1) == [(3, b"answer")]
-            assert handler.ends == []
-            peer.close()
-            assert await handler.end() is None
-
-    run(test())
+@on_loop
+async def test_finish_ends_our_direction_after_what_was_sent(make, full):
+    with connected(make) as (connection, handler, peer):
+        sent = fill(connection) if full else bytearray()
+        send(connection, 1, b"last")
+        sent += result(1, b"last")
+        connection.finish()
+        connection.finish()
+        send(connection, 2, b"too late")
+        assert await receive(peer, len(sent) + 1) == sent
+        # The other direction stays.
+        await send_all(peer, result(3, b"answer"))
+        assert await handler.count(1) == [(3, b"answer")]
+        assert handler.ends == []
+        peer.close()
+        assert await handler.end() is None
 
 
-def test_finish_with_nothing_sent():
-    async def test():
-        with connected() as (connection, handler, peer):
-            connection.finish()
-            assert await receive(peer, 1) == b""
-            assert handler.ends == []
-
-    run(test())
-
-
-def test_finish_when_the_peer_was_faster():
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            reset(peer)
-            connection.finish()
-            assert isinstance(await handler.end(), ConnectionResetError)
-
-    run(test())
-
-
-def test_finish_after_close():
-    async def test():
-        with connected() as (connection, handler, _):
-            connection.close()
-            connection.finish()
-            assert handler.ends == [None]
-
-    run(test())
+@on_loop
+async def test_finish_with_nothing_sent():
+    with connected() as (connection, handler, peer):
+        connection.finish()
+        assert await receive(peer, 1) == b""
+        assert handler.ends == []
 
 
 # ---- close ----
 
 
-def test_close_drops_what_waits_and_tells_once():
+@on_loop
+async def test_close_drops_what_waits_and_tells_once():
     error = ConnectionResetError("why")
-
-    async def test():
-        with connected() as (connection, handler, peer):
-            fill(connection)
-            connection.close(error)
-            connection.close()
-            assert handler.ends == [error]
-            assert (connection.queued_bytes, connection.is_closed, connection.fileno()) == (0, True, -1)
-            send(connection, 1, b"too late")
-            connection.start()
-            connection.divert()
-            assert connection.queued_bytes == 0
-            while await asyncio.get_running_loop().sock_recv(peer, MIB):
-                pass
-
-    run(test())
+    with connected() as (connection, handler, peer):
+        fill(connection)
+        connection.close(error)
+        connection.close()
+        assert (connection.queued_bytes, connection.is_closed, connection.fileno()) == (0, True, -1)
+        send(connection, 1, b"too late")
+        connection.start()
+        connection.divert()
+        connection.finish()
+        assert connection.queued_bytes == 0
+        assert handler.ends == [error]
+        while await asyncio.get_running_loop().sock_recv(peer, MIB):
+            pass
 
 
 @pytest.mark.parametrize("messages", [1, 3])
-def test_a_send_that_fails_ends_the_connection_but_not_from_within(messages):
+@on_loop
+async def test_a_send_that_fails_ends_the_connection_but_not_from_within(messages):
     # The sender may be at work on a list of connections, or on what this end changes.
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            connection._loop.remove_reader(connection.fileno())  # so that only sending can find out
-            peer.close()
-            while not handler.ends:
-                for seq in range(messages):
-                    send(connection, seq, b"payload")
-                    assert handler.ends == []
-                await asyncio.sleep(0)
-            error = await handler.end()
-            assert isinstance(error, BrokenPipeError | ConnectionResetError)
-            send(connection, 1, b"too late")
-            assert connection.queued_bytes == 0
-
-    run(test())
+    with connected(tcp_pair) as (connection, handler, peer):
+        asyncio.get_running_loop().remove_reader(connection.fileno())  # so that only sending can find out
+        peer.close()
+        while not handler.ends:
+            for seq in range(messages):
+                send(connection, seq, b"payload")
+                assert handler.ends == []
+            await asyncio.sleep(0)
+        error = await handler.end()
+        assert isinstance(error, BrokenPipeError | ConnectionResetError)
+        send(connection, 1, b"too late")
+        assert connection.queued_bytes == 0
 
 
-def test_a_peer_that_goes_while_much_waits():
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("finish", [None, "before", "after"])
+@on_loop
+async def test_a_peer_that_goes(full, finish):
+    with connected(tcp_pair) as (connection, handler, peer):
+        if full:
             fill(connection, MIB)
-            reset(peer)
-            assert isinstance(await handler.end(), OSError)
-            assert connection.queued_bytes == 0
-
-    run(test())
-
-
-def test_a_finish_that_waits_when_the_peer_goes():
-    async def test():
-        with connected(tcp_pair) as (connection, handler, peer):
-            fill(connection, MIB)
+        if finish == "before":
             connection.finish()
-            reset(peer)
-            assert isinstance(await handler.end(), OSError)
-
-    run(test())
+        reset(peer)
+        if finish == "after":
+            connection.finish()
+        assert isinstance(await handler.end(), ConnectionError)
+        assert connection.queued_bytes == 0
 
 
 # ---- what was lost ----
@@ -294,55 +238,50 @@ def test_an_old_kernel_tells_nothing():
 
 
 @pytest.mark.parametrize("make", [unix_pair, tcp_pair])
-def test_nothing_is_lost_on_the_way_to_this_process(make):
-    async def test():
-        with connected(make) as (connection, _, _):
-            assert connection.packets_lost == 0
-            connection.close()
-            assert connection.packets_lost == 0
-
-    run(test())
+@on_loop
+async def test_nothing_is_lost_on_the_way_to_this_process(make):
+    with connected(make) as (connection, _, _):
+        assert connection.packets_lost == 0
+        connection.close()
+        assert connection.packets_lost == 0
 
 
-def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
-    async def test():
-        with connected(tcp_pair) as (connection, _, peer):
-            for rate in (10_000_000, 10_000_000, 20_000_000):
-                connection.pace(rate)
-                option = connection._socket.getsockopt(socket.SOL_SOCKET, 47, 8)
-                assert int.from_bytes(option, sys.byteorder) == rate
-            connection.send(bytes(tcp.HEADER_BYTES), memoryview(bytes(1000)))
-            await asyncio.get_running_loop().sock_recv(peer, tcp.HEADER_BYTES + 1000)
-            assert connection.sent.segments >= 1
-            assert connection.sent.lost == 0
-            connection.close()
-            connection.pace(30_000_000)  # nothing to pace any more
-
-    run(test())
+@on_loop
+async def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
+    with connected(tcp_pair) as (connection, _, peer):
+        for rate in (10_000_000, 10_000_000, 20_000_000):
+            connection.pace(rate)
+            with socket.socket(fileno=socket.dup(connection.fileno())) as sock:
+                assert int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, 47, 8), sys.byteorder) == rate
+        connection.send(bytes(tcp.HEADER_BYTES), memoryview(bytes(1000)))
+        await asyncio.get_running_loop().sock_recv(peer, tcp.HEADER_BYTES + 1000)
+        assert connection.sent.segments >= 1
+        assert connection.sent.lost == 0
+        connection.close()
+        connection.pace(30_000_000)  # nothing to pace any more
 
 
 @pytest.mark.parametrize("nbytes", [BURST_BYTES_LEAST, BURST_BYTES_LEAST + 1, 64 * BURST_BYTES_LEAST])
-def test_a_paced_connection_sends_a_long_message_as_packets_that_its_pace_allows(nbytes):
-    async def test():
-        loop = asyncio.get_running_loop()
-        with connected(tcp_pair) as (connection, _, peer):
-            connection.pace(100_000_000_000)
-            connection.pace(8_000_000)
-            payload = os.urandom(nbytes)
-            connection.send(bytes(tcp.HEADER_BYTES), payload)
-            connection.send(bytes(tcp.HEADER_BYTES), b"")
-            received = b""
-            while len(received) < nbytes + 2 * tcp.HEADER_BYTES:
-                received += await loop.sock_recv(peer, 1 << 20)
-            assert received == bytes(tcp.HEADER_BYTES) + payload + bytes(tcp.HEADER_BYTES)
-            # As loopback takes packets of 64 KiB, each is one segment.
-            assert connection.sent.segments >= nbytes // burst_bytes(8_000_000)
-
-    run(test())
+@on_loop
+async def test_a_paced_connection_sends_a_long_message_as_packets_that_its_pace_allows(nbytes):
+    loop = asyncio.get_running_loop()
+    with connected(tcp_pair) as (connection, _, peer):
+        connection.pace(100_000_000_000)
+        connection.pace(8_000_000)
+        payload = os.urandom(nbytes)
+        connection.send(bytes(tcp.HEADER_BYTES), payload)
+        connection.send(bytes(tcp.HEADER_BYTES), b"")
+        received = b""
+        while len(received) < nbytes + 2 * tcp.HEADER_BYTES:
+            received += await loop.sock_recv(peer, 1 << 20)
+        assert received == bytes(tcp.HEADER_BYTES) + payload + bytes(tcp.HEADER_BYTES)
+        # As loopback takes packets of 64 KiB, each is one segment.
+        assert connection.sent.segments >= nbytes // burst_bytes(8_000_000)
 
 
 @pytest.mark.parametrize(("bytes_per_s", "flags"), [(0, 0), (8_000_000, END_OF_PACKET), (1 << 40, 0)])
-def test_only_a_slow_pace_keeps_the_kernel_from_filling_its_packets(bytes_per_s, flags):
+@on_loop
+async def test_only_a_slow_pace_keeps_the_kernel_from_filling_its_packets(bytes_per_s, flags):
     seen = []
 
     class Spy(socket.socket):
@@ -354,22 +293,17 @@ def test_only_a_slow_pace_keeps_the_kernel_from_filling_its_packets(bytes_per_s,
         ours, theirs = tcp_pair()
         return Spy(fileno=ours.detach()), theirs
 
-    async def test():
-        with connected(spied_pair) as (connection, _, _):
-            if bytes_per_s:
-                connection.pace(bytes_per_s)
-            send(connection, 0, b"text")
-            assert seen == [flags]
-
-    run(test())
+    with connected(spied_pair) as (connection, _, _):
+        if bytes_per_s:
+            connection.pace(bytes_per_s)
+        send(connection, 0, b"text")
+        assert seen == [flags]
 
 
-def test_the_path_is_known_until_the_connection_is_closed_and_then_remembered():
-    async def test():
-        with connected(tcp_pair) as (connection, _, _):
-            assert 0 < connection.path.rtt_s < 60
-            assert connection.path.packets_lost == 0
-            connection.close()
-            assert connection.path.rtt_s > 0
-
-    run(test())
+@on_loop
+async def test_the_path_is_known_until_the_connection_is_closed_and_then_remembered():
+    with connected(tcp_pair) as (connection, _, _):
+        assert 0 < connection.path.rtt_s < 60
+        assert connection.path.packets_lost == 0
+        connection.close()
+        assert connection.path.rtt_s > 0

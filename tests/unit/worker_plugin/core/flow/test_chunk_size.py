@@ -51,26 +51,20 @@ def begun(*hosts, data_port=1, chunk_bytes=None, uses_data_ports=True):
     return scene.core.epochs.configuration.chunk_bytes
 
 
-def test_within_one_host_chunks_are_as_large_as_they_may_be():
-    assert begun(HERE, HERE, HERE) == CHUNK_BYTES_MAX
-
-
 @pytest.mark.parametrize(
-    ("hosts", "settings"),
+    ("hosts", "settings", "chunk_bytes"),
     [
-        ((HERE, HERE, THERE), {}),
-        ((HERE, THERE, HERE), {}),
-        ((b"", b"", b""), {}),
-        ((HERE, HERE, HERE), {"uses_data_ports": False}),
-        ((HERE, HERE, HERE), {"data_port": 0}),
+        ((HERE, HERE, HERE), {}, CHUNK_BYTES_MAX),
+        ((HERE, HERE, HERE), {"chunk_bytes": 128 * KIB}, 128 * KIB),
+        ((HERE, HERE, THERE), {}, CHUNK),
+        ((HERE, THERE, HERE), {}, CHUNK),
+        ((b"", b"", b""), {}, CHUNK),
+        ((HERE, HERE, HERE), {"uses_data_ports": False}, CHUNK),
+        ((HERE, HERE, HERE), {"data_port": 0}, CHUNK),
     ],
 )
-def test_otherwise_they_begin_small(hosts, settings):
-    assert begun(*hosts, **settings) == CHUNK
-
-
-def test_the_users_choice_stays():
-    assert begun(HERE, HERE, HERE, chunk_bytes=128 * KIB) == 128 * KIB
+def test_only_within_one_host_chunks_are_as_large_as_they_may_be(hosts, settings, chunk_bytes):
+    assert begun(*hosts, **settings) == chunk_bytes
 
 
 def test_what_is_known_of_links_is_kept_until_the_way_changes():
@@ -84,7 +78,7 @@ def test_what_is_known_of_links_is_kept_until_the_way_changes():
     assert (grid.chunk_bytes, grid.phase) == (TCP.first_chunk_bytes, GridPhase.GUESSING)
 
 
-# ---- by rate, in a communicator ----
+# ---- in a communicator ----
 
 
 def measured(rate=60e6, *, lacking=0, **changes):
@@ -153,55 +147,6 @@ def test_a_job_without_pauses_gets_its_grid_a_little_later():
     assert chosen(scene.tick(now))
 
 
-def test_the_lanes_with_the_least_shares_decide():
-    fast, slow = [60e6] * 8, [2.5e6] * 8
-    for lanes, expected in (
-        ([lane(fast), lane(fast)], 256 * KIB),
-        ([lane(fast, weight=9), lane(slow)], 32 * KIB),
-        ([lane(fast, weight=9), lane(slow), SimpleNamespace(weight=1, credit=None)], 32 * KIB),
-    ):
-        grid = Grid(None, TCP)
-        assert grid.look(lanes)
-        assert grid.chunk_bytes == expected
-
-
-def test_the_grid_may_grow_again():
-    """Larger chunks may show that the links can do more."""
-    scene, now = measured()
-    assert chosen(scene.tick(now))
-    scene.receive("a", Start(2, 1), now)
-    now = reduce(scene, 600e6, now)
-    assert chosen(scene.tick(now)) == ["membership epoch 3 with chunks of 1048576 bytes, after measuring"]
-    scene.receive("a", Start(3, 2), now)
-    for _ in range(3):
-        now = reduce(scene, 600e6, now)
-    assert not chosen(scene.tick(now))
-    assert scene.core.leader.grid.phase is GridPhase.WATCHING
-
-
-def test_a_grid_that_has_grown_never_shrinks():
-    """One large chunk at a time reaches a low rate, which says nothing about small ones."""
-    scene, now = measured()
-    assert chosen(scene.tick(now))
-    scene.receive("a", Start(2, 1), now)
-    now = reduce(scene, 1e6, now)
-    assert not chosen(scene.tick(now))
-    assert scene.core.leader.grid.phase is GridPhase.WATCHING
-    assert scene.core.epochs.number == 2
-
-
-def test_the_first_guess_may_shrink_once():
-    scene, now = measured(rate=5e6)
-    assert chosen(scene.tick(now)) == ["membership epoch 2 with chunks of 32768 bytes, after measuring"]
-    assert scene.core.leader.grid.phase is GridPhase.WATCHING
-
-
-def test_the_grid_stays_if_it_is_right():
-    scene, now = measured(rate=15e6)
-    assert not any(isinstance(action, Log) for action in scene.tick(now + 1))
-    assert scene.core.leader.grid.phase is GridPhase.WATCHING
-
-
 @pytest.mark.parametrize("changes", [{"chunk_bytes": CHUNK}, {"credit_bytes": MIB, "chunk_bytes": CHUNK}])
 def test_explicit_sizes_stay(changes):
     scene, now = measured(**changes)
@@ -229,55 +174,61 @@ def test_a_choice_that_does_not_fit_changes_nothing():
     assert scene.core.leader.grid.chunk_bytes == 256 * KIB
 
 
-def test_too_little_was_measured():
-    scene = Scene(rank=0, reducers="a", chunk_bytes=None, credit_bytes=None).run()
-    scene.tick(1.0)
-    assert scene.core.leader.grid.phase is GridPhase.GUESSING
-
-
 def test_other_ranks_choose_nothing():
     assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.leader is None
 
 
-# ---- of paced streams ----
+# ---- by rate, and of paced streams ----
 
 
-def lane(rates, weight=1, is_paced=False):
+def lane(rate, weight=1, *, is_paced=False, count=8):
     """Return as much of a stream's lane as a grid looks at."""
-    return SimpleNamespace(weight=weight, credit=SimpleNamespace(rates=rates, is_paced=is_paced))
+    return SimpleNamespace(weight=weight, credit=SimpleNamespace(rates=[rate] * count, is_paced=is_paced))
 
 
-def watching(rate):
-    """Return a grid that has chosen by rate, and has looked once more."""
-    subject = Grid(None, TCP)
-    subject.look([lane([rate] * 8)])
-    assert subject.phase is GridPhase.WATCHING
-    assert not subject.look([lane([2 * rate] * 8)]), "the rate alone is no reason any more"
-    return subject
+UNMEASURED = SimpleNamespace(weight=1, credit=None)
 
 
-def test_chunks_of_paced_streams_may_be_larger():
-    subject = watching(10e6)
-    assert subject.chunk_bytes == 32 * KIB
-    assert not subject.look([lane([3e6] * 8, is_paced=True)]), "what was measured while packets were lost"
-    assert subject.look([lane([10e6] * 8, is_paced=True)])
-    assert not subject.look([lane([], is_paced=True)]), "nothing measured yet"
-    assert not subject.look([lane([2e6] * 8, is_paced=True)]), "it grows, and never shrinks"
-    assert (subject.chunk_bytes, subject.phase) == (64 * KIB, GridPhase.WATCHING)
-
-
-def test_streams_may_be_paced_from_the_start():
-    subject = Grid(None, TCP)
-    assert not subject.look([lane([10e6] * 8, is_paced=True), lane([10e6] * 8)])
-    assert (subject.chunk_bytes, subject.phase) == (64 * KIB, GridPhase.WATCHING)
-
-
-def test_chunks_that_have_grown_do_not_shrink_when_streams_are_paced():
-    subject = Grid(None, TCP)
-    assert subject.look([lane([60e6] * 8)])
-    assert not subject.look([lane([60e6] * 8)])
-    assert not subject.look([lane([1e6] * 8, is_paced=True)])
-    assert (subject.chunk_bytes, subject.phase) == (256 * KIB, GridPhase.WATCHING)
+@pytest.mark.parametrize(
+    ("looks", "kib", "phase"),
+    [
+        # Larger chunks may show that the links can do more.
+        ([(True, lane(60e6)), (True, lane(600e6)), (False, lane(600e6))], 1024, GridPhase.WATCHING),
+        # One large chunk at a time reaches a low rate, which says nothing about small ones.
+        ([(True, lane(60e6)), (False, lane(1e6))], 256, GridPhase.WATCHING),
+        ([(True, lane(5e6)), (False, lane(1e6))], 32, GridPhase.WATCHING),
+        ([(False, lane(15e6))], 64, GridPhase.WATCHING),
+        ([(False, lane(60e6, count=2))], 64, GridPhase.GUESSING),
+        # The lanes with the least shares decide.
+        ([(True, lane(60e6), lane(60e6))], 256, GridPhase.GUESSING),
+        ([(True, lane(60e6, 9), lane(2.5e6))], 32, GridPhase.WATCHING),
+        ([(True, lane(60e6, 9), lane(2.5e6), UNMEASURED)], 32, GridPhase.WATCHING),
+        # The rate alone is no reason any more, what was measured while packets were lost is too little, and then
+        # chunks of paced streams grow, and never shrink.
+        (
+            [
+                (True, lane(10e6)),
+                (False, lane(20e6)),
+                (False, lane(3e6, is_paced=True)),
+                (True, lane(10e6, is_paced=True)),
+                (False, lane(0, is_paced=True, count=0)),
+                (False, lane(2e6, is_paced=True)),
+            ],
+            64,
+            GridPhase.WATCHING,
+        ),
+        ([(False, lane(10e6, is_paced=True), lane(10e6))], 64, GridPhase.WATCHING),
+        (
+            [(True, lane(60e6)), (False, lane(60e6)), (False, lane(1e6, is_paced=True))],
+            256,
+            GridPhase.WATCHING,
+        ),
+    ],
+)
+def test_what_a_grid_becomes_by_what_it_sees(looks, kib, phase):
+    grid = Grid(None, TCP)
+    assert [grid.look(lanes) for _, *lanes in looks] == [has_changed for has_changed, *_ in looks]
+    assert (grid.chunk_bytes, grid.phase) == (kib * KIB, phase)
 
 
 def test_a_communicator_guesses_again_when_its_streams_are_paced():

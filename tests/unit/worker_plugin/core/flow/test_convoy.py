@@ -110,30 +110,21 @@ def test_ranks_that_push_and_hear_in_any_order_always_come_to_the_end():
         done = [0 for _ in members]
         heard = {(r, m): 0 for r in range(3) for m in members}
         while True:
-            moves = []
-            for r, m in pushed:
+            moves = [(r, m, is_push) for r, m in pushed for is_push in (False, True)]
+            generator.shuffle(moves)
+            for r, m, is_push in moves:
                 scene = ranks[r]
-                if heard[r, m] < done[m]:
-                    moves.append(("hear", r, m))
-                lane = scene.lanes[m]
-                if (
-                    lane.find(scene.window)
-                    and lane._place <= scene.convoy.limit
-                    and (not lane.pending or lane._allows(KIB))
-                ):
-                    moves.append(("push", r, m))
-            if not moves:
-                break
-            kind, r, m = generator.choice(moves)
-            scene = ranks[r]
-            if kind == "push":
-                assert scene.lanes[m].next_push(scene.window) is not None
-                pushed[r, m] += 1
-                done[m] = min(pushed[rank, m] for rank in range(3))
+                if is_push and scene.lanes[m].next_push(scene.window) is not None:
+                    pushed[r, m] += 1
+                    done[m] = min(pushed[rank, m] for rank in range(3))
+                    break
+                if not is_push and heard[r, m] < done[m]:
+                    scene.answer(m)
+                    heard[r, m] += 1
+                    scene.update()
+                    break
             else:
-                scene.answer(m)
-                heard[r, m] += 1
-                scene.update()
+                break
         for scene in ranks:
             assert all(lane.seq == len(sizes) for lane in scene.lanes), (seed, weights, sizes)
             assert all(not lane.pending for lane in scene.lanes)

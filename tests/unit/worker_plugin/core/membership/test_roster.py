@@ -66,19 +66,17 @@ def test_welcome_asks_for_nothing_before_there_is_an_epoch():
     assert scene.welcome("a") == []
 
 
-@pytest.mark.parametrize("frame", [Minimum(1), Start(1, 0), peers("PP"), Configure(epoch(1))])
-def test_a_frame_before_welcome_is_out_of_order(frame):
+@pytest.mark.parametrize(
+    "frame", [Minimum(1), Start(1, 0), peers("PP"), Configure(epoch(1)), Welcome(incarnation("a"), CREDIT)]
+)
+def test_a_frame_before_welcome_and_a_second_welcome_are_out_of_order(frame):
     scene = Scene()
     scene.tick(0.0)
-    text = f"a:1 sent {type(frame).__name__} while the link is opening"
-    assert failure(scene.receive("a", frame)) == (OutOfOrder, text)
-
-
-def test_a_second_welcome_is_out_of_order():
-    scene = Scene()
-    scene.tick(0.0)
-    scene.welcome("a")
-    assert failure(scene.welcome("a")) == (OutOfOrder, "a:1 sent Welcome while the link is up")
+    if isinstance(frame, Welcome):
+        scene.receive("a", frame)
+    kind, text = failure(scene.receive("a", frame))
+    assert kind is OutOfOrder
+    assert text.startswith(f"a:1 sent {type(frame).__name__} while ")
 
 
 # ---- two addresses, one reducer ----
@@ -91,36 +89,24 @@ def welcome_by_a(scene, now=0.0):
     return scene.receive("b", Welcome(incarnation("a"), CREDIT), now)
 
 
-def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there():
-    """A reducer has one stream per rank: the second Join has ended the first stream."""
+@pytest.mark.parametrize("first", ["is up", "has ended", "is dialled again"])
+def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there(first):
+    """A reducer has one stream per rank: the second Join has ended the first stream.
+
+    Dialled again, the first would end the second stream, and so on for ever.
+    """
     scene = Scene(stall_warn_s=1e6)
     scene.tick(0.0)
     scene.welcome("a")
-    assert welcome_by_a(scene) == [Shut(0), TWINS]
-    assert scene.peers("a", "PL") == [], "the last frames of its stream mean nothing"
-    assert scene.abort("a", WorkerLost("not ours")) == []
-    assert scene.lose("a", now=1.0) == []
-    assert scene.tick(9.0) == []
-
-
-def test_the_same_when_the_end_of_the_first_stream_is_seen_before_the_second_welcome():
-    """Dialled again, it would end the second stream, and so on for ever."""
-    scene = Scene(stall_warn_s=1e6)
-    scene.tick(0.0)
-    scene.welcome("a")
-    scene.lose("a", now=0.1)
-    assert welcome_by_a(scene, now=0.1) == [TWINS]
-    assert scene.tick(9.0) == []
-
-
-def test_the_same_when_the_first_address_was_dialled_again_by_then():
-    scene = Scene(stall_warn_s=1e6)
-    scene.tick(0.0)
-    scene.welcome("a")
-    scene.lose("a", now=0.1)
-    assert scene.tick(1.0) == opened(scene, "a")
-    assert welcome_by_a(scene, now=1.1) == [Shut(0), TWINS]
-    assert scene.lose("a", now=1.2) == []
+    if first != "is up":
+        scene.lose("a", now=0.1)
+    if first == "is dialled again":
+        assert scene.tick(1.0) == opened(scene, "a")
+    assert welcome_by_a(scene, now=1.1) == ([TWINS] if first == "has ended" else [Shut(0), TWINS])
+    if first != "has ended":
+        assert scene.peers("a", "PL") == [], "the last frames of its stream mean nothing"
+        assert scene.abort("a", WorkerLost("not ours")) == []
+        assert scene.lose("a", now=1.2) == []
     assert scene.tick(9.0) == []
 
 
@@ -149,6 +135,11 @@ def refused(scene, error, now=0.0):
 def test_a_busy_name_is_tried_again_for_a_while(error):
     scene = Scene(reducers="a", stall_warn_s=1e6)
     scene.tick(0.0)
+    assert refused(scene, error, now=1.0) == []
+    scene.tick(1.1)
+    scene.welcome("a", now=2.0)  # the patience begins again
+    scene.lose("a", now=3.0)
+    scene.tick(9.0)
     assert refused(scene, error, now=10.0) == []
     assert scene.tick(10.049) == []
     assert scene.tick(10.05) == opened(scene, "a")
@@ -157,28 +148,15 @@ def test_a_busy_name_is_tried_again_for_a_while(error):
     assert failure(scene.abort("a", error, now=14.0)) == (type(error), str(error))
 
 
-def test_a_welcome_in_between_starts_the_patience_again():
-    scene = Scene(reducers="a")
-    scene.tick(0.0)
-    refused(scene, JobBusy("live"), now=0.0)
-    scene.tick(0.1)
-    scene.welcome("a", now=0.2)
-    scene.lose("a", now=0.3)
-    scene.tick(10.0)
-    assert refused(scene, JobBusy("live"), now=10.0) == []
-
-
 def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     assert refused(scene, ReducerDraining("stopping"), now=10.0) == []
     assert scene.tick(11.0)[:1] == opened(scene, "a")
     refused(scene, ReducerDraining("stopping"), now=59.0)
-    assert failure(scene.tick(60.0)) == (
-        ReducerUnavailable,
-        "1 of 1 reducers could not be reached within 60 s (join_timeout_s): a:1 (stopping); see whether `reducer "
-        "serve` runs there, and the addresses are right",
-    )
+    kind, text = failure(scene.tick(60.0))
+    assert kind is ReducerUnavailable
+    assert "60 s (join_timeout_s): a:1 (stopping); see whether `reducer serve` runs there" in text
 
 
 @pytest.mark.parametrize(
@@ -203,15 +181,6 @@ def test_other_refusals_are_final_and_the_other_reducers_hear_it(error):
     assert (type(scene.core.error), str(scene.core.error)) == (type(error), str(error))
 
 
-@pytest.mark.parametrize("error", [ResourceExhausted("no memory"), JobBusy("live"), ReducerDraining("no")])
-def test_while_running_a_reducer_without_room_is_only_no_member(error):
-    scene = Scene().run()
-    scene.lose("a", now=0.0)
-    scene.tick(0.0)
-    assert refused(scene, error, now=0.1) == []
-    assert scene.tick(0.2)[0] == opened(scene, "a")[0]
-
-
 def test_a_refusal_below_the_level_of_frames_is_final_too():
     """TLS, or a proxy that asks for a token, sends no Abort."""
     scene = Scene()
@@ -221,35 +190,42 @@ def test_a_refusal_below_the_level_of_frames_is_final_too():
     assert scene.lose("a", error) == [send("b", Abort(15, f"rank 0 (h0): {error}")), Fail(error)]
 
 
-@pytest.mark.parametrize("by_abort", [True, False])
-def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(by_abort):
-    error = Unauthenticated("a wrong token")
+BAD_TOKEN = Unauthenticated("a wrong token")
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        *(
+            (error, refused)
+            for error in (ResourceExhausted("no memory"), JobBusy("live"), ReducerDraining("no"))
+        ),
+        (BAD_TOKEN, refused),
+        (BAD_TOKEN, lambda scene, error, now: scene.lose("a", error, now)),
+    ],
+)
+def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(error, ends):
     scene = Scene().run()
     scene.lose("a", now=0.0)
     scene.tick(0.0)
-    assert (refused(scene, error, now=0.1) if by_abort else scene.lose("a", error, 0.1)) == []
+    assert ends(scene, error, now=0.1) == []
     assert scene.tick(0.2)[0] == opened(scene, "a")[0]
 
 
-def test_while_running_it_is_final_if_there_is_no_other():
-    error = Unauthenticated("a wrong token")
-    scene = Scene(reducers="a").run()
+@pytest.mark.parametrize(
+    ("reducers", "error"), [("a", BAD_TOKEN), ("ab", StaleInstance("another life of the job"))]
+)
+def test_while_running_it_is_final_if_there_is_no_other_or_the_job_was_started_again(reducers, error):
+    scene = Scene(1, reducers).run()
     scene.lose("a", now=0.0)
     scene.tick(0.0)
-    assert failure(scene.abort("a", error, now=0.1)) == (Unauthenticated, "a wrong token")
+    assert failure(scene.abort("a", error, now=0.1)) == (type(error), str(error))
 
 
 def test_a_stream_that_was_welcomed_is_dialled_again_whatever_ended_it():
     scene = Scene(reducers="a").run()
     scene.lose("a", Unauthenticated("an expired certificate"), 0.0)
     assert scene.tick(0.0) == opened(scene, "a")
-
-
-def test_while_running_another_life_of_the_job_is_final():
-    scene = Scene(rank=1).run()
-    scene.lose("a", now=0.0)
-    scene.tick(0.0)
-    assert failure(scene.abort("a", StaleInstance("started again"))) == (StaleInstance, "started again")
 
 
 # ---- cut off ----
@@ -276,10 +252,11 @@ def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addr
     scene.lose("a", ReducerUnavailable("a:1: refused"))
     scene.lose("b", ReducerUnavailable("b:1: no route"))
     scene.tick(59.9)
-    assert failure(scene.tick(60.0)) == (
-        ReducerUnavailable,
-        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (refused), b:1 (no route); see whether "
-        "`reducer serve` runs there, and the addresses are right",
+    kind, text = failure(scene.tick(60.0))
+    assert kind is ReducerUnavailable
+    assert (
+        "2 of 2 reducers could not be reached within 60 s (join_timeout_s): a:1 (refused), b:1 (no route)"
+        in text
     )
 
 
@@ -304,25 +281,14 @@ def test_siblings_of_a_reducer_are_dialled_once():
     assert [link.address for link in scene.core.roster] == ["a:1", "a:7", "a:8"]
 
 
-def test_siblings_of_a_former_life_are_given_up():
-    scene = Scene(reducers="a")
-    scene.tick(0.0)
-    scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7,)))
-    scene.tick(1.0)
-    scene.handle(StreamLost(1, None))
-    scene.lose("a")
-    scene.tick(2.0)
-    scene.receive("a", Welcome(incarnation("x"), CREDIT, siblings=(9,)))
-    dialled = [action.address for action in scene.tick(60.0) if isinstance(action, Open)]
-    assert dialled == ["a:9"]
-
-
 def test_a_sibling_takes_the_place_of_one_of_the_former_life():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     for life in range(20):
-        scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(2 * life + 7, 2 * life + 8)), now=life)
-        scene.tick(life + 0.5)
+        siblings = (2 * life + 7, 2 * life + 8)
+        scene.receive("a", Welcome(incarnation(chr(life + 65)), CREDIT, siblings=siblings), now=life)
+        dialled = [action.address for action in scene.tick(life + 0.5) if isinstance(action, Open)]
+        assert set(dialled) == {f"a:{port}" for port in siblings}, "none of a former life"
         scene.lose("a", now=life + 0.5)
         scene.handle(StreamLost(1, None), now=life + 0.5)
         scene.handle(StreamLost(2, None), now=life + 0.5)

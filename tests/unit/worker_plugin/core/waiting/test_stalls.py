@@ -38,39 +38,28 @@ def test_the_warning_names_all_that_reducers_wait_for():
     scene.receive("b", waiting(1, 3, chunk=1))
     level, text = logged(scene.tick(5.0))
     assert level == WARNING
-    assert text == (
-        f"rank 1 (h1), rank 2 (h2), rank 3 (h3) are late by 5 s: collective 0 ({of_kib(2)}) is not done after 5 s, 2 "
-        "of 2 chunks are missing at a:1, b:1; giving up in 595 s"
-    )
+    assert text.startswith("rank 1 (h1), rank 2 (h2), rank 3 (h3) are late by 5 s: collective 0 ")
+    assert f"({of_kib(2)}) is not done after 5 s, 2 of 2 chunks are missing at a:1, b:1" in text
+    assert text.endswith("giving up in 595 s")
 
 
-def test_so_does_the_timeout():
-    scene = stalled(timeout_s=5.0)
-    scene.receive("a", waiting(3))
+@pytest.mark.parametrize(
+    ("rank", "ranks", "who", "whose"),
+    [
+        (0, (3,), "rank 3 (h3) is late by 5 s: ", "that rank's log"),
+        (0, (1, 3), "rank 1 (h1), rank 3 (h3) are late by 5 s: ", "those ranks' logs"),
+        (0, (), "a:1, b:1 have sent no result for 5 s: ", "the ranks' and reducers' logs"),
+        # This rank itself is not named.
+        (1, (1, 3), "rank 3 (h3) is late by 5 s: ", "that rank's log"),
+    ],
+)
+def test_so_does_the_timeout(rank, ranks, who, whose):
+    scene = stalled(rank, timeout_s=5.0)
+    scene.receive("a", waiting(*ranks))
     kind, text = failure(scene.tick(5.0))
     assert kind is CollectiveTimeout
-    assert text.startswith("rank 3 (h3) is late by 5 s: ")
-    assert text.endswith("; see that rank's log, or raise timeout_s (5 s)")
-
-
-def test_the_timeout_names_several_or_none():
-    for ranks, first, last in (
-        (
-            (1, 3),
-            "rank 1 (h1), rank 3 (h3) are late by 5 s: ",
-            "see those ranks' logs, or raise timeout_s (5 s)",
-        ),
-        (
-            (),
-            "a:1, b:1 have sent no result for 5 s: ",
-            "see the ranks' and reducers' logs, or raise timeout_s (5 s)",
-        ),
-    ):
-        scene = stalled(timeout_s=5.0)
-        scene.receive("a", waiting(*ranks))
-        text = failure(scene.tick(5.0))[1]
-        assert text.startswith(first)
-        assert text.endswith(last)
+    assert text.startswith(who)
+    assert text.endswith(f"; see {whose}, or raise timeout_s (5 s)")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +72,14 @@ def test_the_timeout_names_several_or_none():
         (2, (0, 3), 2, INFO),
         (3, (0, 1, 2), 3, WARNING),
         (1, (3,), 9, WARNING),  # some of those that wait may not have heard their names
+        (1, (), 0, WARNING),  # without news each may be cut off in its own way
     ],
 )
 def test_the_lowest_rank_that_waits_warns_and_the_others_inform(rank, missing, count, level):
     scene = stalled(rank)
-    scene.receive("a", waiting(*missing, count=count))
+    if missing:
+        scene.receive("a", waiting(*missing, count=count))
     assert logged(scene.tick(5.0))[0] == level
-
-
-def test_without_news_every_rank_warns():
-    # Each may be cut off in its own way.
-    assert logged(stalled(1).tick(5.0))[0] == WARNING
 
 
 @pytest.mark.parametrize(
@@ -129,34 +115,26 @@ def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
     assert idle.tick(5.0) == []
 
 
-def test_while_no_epoch_runs_the_collective_is_only_given_up():
-    scene = stalled(1)
-    scene.lose("a")
-    assert all("collective" not in action.text for action in scene.tick(6.0) if isinstance(action, Log))
+@pytest.mark.parametrize(
+    ("lost", "back", "who"),
+    [
+        ("a", "", "b:1 has sent no result for 600 s: "),
+        ("ab", "", "no reducer is left, and no result has come for 600 s: "),
+        ("ab", "ab", "the ranks have not met again at a reducer, and no result has come for 600 s: "),
+    ],
+)
+def test_while_no_epoch_runs_the_collective_is_only_given_up(lost, back, who):
+    scene = stalled(1, join_timeout_s=1e6)
+    for reducer in lost:
+        scene.lose(reducer)
+    said = scene.tick(0.1)
+    for reducer in back:
+        scene.welcome(reducer, now=0.1)
+    said += scene.tick(6.0)
+    assert all("collective" not in log.text for log in logs(said))
     kind, text = failure(scene.tick(600.0))
     assert kind is CollectiveTimeout
-    assert text.startswith("b:1 has sent no result for 600 s: ")
-
-
-def test_with_no_reducer_left_there_is_nobody_to_blame():
-    scene = stalled(timeout_s=5.0, join_timeout_s=60.0)
-    scene.lose("a")
-    scene.lose("b")
-    kind, text = failure(scene.tick(5.0))
-    assert kind is CollectiveTimeout
-    assert text.startswith("no reducer is left, and no result has come for 5 s: ")
-
-
-def test_ranks_that_have_not_met_again_do_not_blame_reducers():
-    scene = stalled(1, timeout_s=5.0)
-    for reducer in "ab":
-        scene.lose(reducer)
-    scene.tick(0.1)
-    for reducer in "ab":
-        scene.welcome(reducer, now=0.1)
-    kind, text = failure(scene.tick(5.0))
-    assert kind is CollectiveTimeout
-    assert text.startswith("the ranks have not met again at a reducer, and no result has come for 5 s: ")
+    assert text.startswith(who)
 
 
 def test_a_reducer_that_is_not_waited_for_is_not_blamed():
@@ -186,14 +164,6 @@ def test_a_long_queue_is_no_stall():
         scene.result("ab"[seq % 2], seq, now=now)
 
 
-def test_only_reducers_that_are_waited_for_are_named():
-    scene = small_ones(4)
-    scene.result("b", 1, now=4.0)
-    level, text = logged(scene.tick(5.0))
-    assert level == WARNING
-    assert text.startswith("a:1 has sent no result for 5 s: collective 0 ")
-
-
 def test_a_cause_is_warned_of_once_in_a_while_however_many_collectives_it_delays():
     scene = small_ones(2)
     for seq, reducer in enumerate("ab"):
@@ -207,8 +177,7 @@ def test_a_cause_is_warned_of_once_in_a_while_however_many_collectives_it_delays
 
 def test_another_cause_is_warned_of_at_once():
     scene = small_ones(2)
-    scene.receive("a", waiting(3, seq=0))
-    assert logged(scene.tick(5.0))[1].startswith("rank 3 (h3) is late by 5 s: collective 0 ")
+    assert logged(scene.tick(5.0))[1].startswith("a:1 has sent no result for 5 s: collective 0 ")
     scene.result("a", 0, now=5.0)
     scene.receive("b", waiting(2, seq=1))
     assert logged(scene.tick(5.1))[1].startswith("rank 2 (h2) is late by 5 s: collective 1 ")
@@ -226,12 +195,6 @@ def test_a_collective_that_moves_is_no_stall():
     assert level == WARNING
     assert "sent no result for 5 s: " in text
     assert "is not done after 13 s, 2 of 4 chunks are missing" in text
-
-
-def test_this_rank_itself_is_not_named():
-    scene = stalled(1)
-    scene.receive("a", waiting(1, 3))
-    assert logged(scene.tick(5.0))[1].startswith("rank 3 (h3) is late by 5 s: ")
 
 
 def test_a_rank_that_others_wait_for_hears_it_once():

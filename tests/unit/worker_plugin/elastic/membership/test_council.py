@@ -33,90 +33,104 @@ def said(rank: int, life: str = "a", **changes: object) -> Said:
     return replace(Said(worker(rank, life), f"host{rank}", SETTINGS), **changes)
 
 
-def hearing(own: Said, *others: Said, lineage: Lineage | None = None, now: float = 100.0) -> Hearing:
+def lost(rank: int, number: int = 1) -> Said:
+    return said(rank, number=number, is_gone=True)
+
+
+def waits(rank: int, number: int = 1, **changes: object) -> Said:
+    """Return what a member of the generation of this number says that looks for the next one."""
+    return said(rank, number=number, is_waiting=True, **changes)
+
+
+def hearing(own: Said, *others: Said, lineage: Lineage | None = None, **changes: object) -> Hearing:
     lineage = Lineage(own.worker, 3) if lineage is None else lineage
     by_nonce = {one.worker.nonce: one for one in others}
-    return Hearing(now, own, by_nonce, lineage, 100.0, 60.0, "new", 0.0)
+    return replace(Hearing(100.0, own, by_nonce, lineage, 100.0, 60.0, "new", 0.0), **changes)
 
 
-FIRST = Generation(1, "first", (worker(0), worker(1), worker(2)))
+def check(heard: Hearing, expected: object) -> None:
+    """Assert the advice; of one to wait or of a refusal, with its type, what its text names."""
+    advice = deliberate(heard)
+    kind, *named = expected if isinstance(expected, tuple) else (expected,)
+    if kind is Wait:
+        assert isinstance(advice, Wait)
+        assert [one for one in named if one not in advice.why] == []
+    elif isinstance(kind, type):
+        assert isinstance(advice, Refuse)
+        assert type(advice.error) is kind
+        assert [one for one in named if one not in str(advice.error)] == []
+    else:
+        assert advice == expected
 
 
-def after_first(rank: int) -> Lineage:
-    lineage = Lineage(worker(rank), 3)
-    lineage.join(FIRST)
-    lineage.start(FIRST)
+def generation(number: int, *ranks: int, id: str = "new") -> Generation:
+    return Generation(number, id, tuple(map(worker, ranks)))
+
+
+FIRST = generation(1, 0, 1, 2, id="first")
+
+
+def after(rank: int, *generations: Generation, first: Generation = FIRST) -> Lineage:
+    """Return the lineage of a worker when these generations have started."""
+    lineage = Lineage(worker(rank), len(first.workers))
+    for one in (first, *generations):
+        lineage.join(one)
+        lineage.start(one)
     return lineage
 
 
 # ---- a new job ----
 
 
-def test_rank_0_proposes_the_first_generation_when_all_are_there():
-    assert deliberate(hearing(said(0), said(1))) == Wait("ranks [2] of 3")
-    assert deliberate(hearing(said(0), said(1), said(2))) == Propose(replace(FIRST, id="new"))
-    assert deliberate(hearing(said(1), said(0), said(2))) == Wait("rank 0 to begin")
-    assert deliberate(hearing(said(1), said(0, proposal=FIRST), said(2))) == Join(FIRST)
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (hearing(said(0), said(1)), (Wait, "ranks [2] of 3")),
+        (hearing(said(0), said(1), said(2, is_gone=True)), (Wait, "ranks [2] of 3")),
+        (hearing(said(0), said(1), said(2)), Propose(generation(1, 0, 1, 2))),
+        (hearing(said(1), said(0), said(2)), (Wait, "rank 0 to begin")),
+        (hearing(said(1), said(0, proposal=FIRST), said(2)), Join(FIRST)),
+        (hearing(said(0), said(1), now=160.0), (WorkersMissing, "ranks [2] of 3", "60 s")),
+        (hearing(said(1), said(0, settings="world_size=4")), (ConfigError, "world_size=4")),
+    ],
+)
+def test_rank_0_proposes_the_first_generation_when_all_are_there(heard, expected):
+    check(heard, expected)
 
 
 def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
     """Alone it is all of the ranks that a job of one begins with, and others may train already."""
-    alone = hearing(said(0), lineage=Lineage(worker(0), 1))
-    assert deliberate(alone) == Propose(Generation(1, "new", (worker(0),)))
-    assert deliberate(replace(alone, heard_since=100.0 - HEARD_S)) == deliberate(alone)
-    for since in (None, 100.1 - HEARD_S):
-        assert deliberate(replace(alone, heard_since=since)) == Wait("reducers to say who is there")
-    late = replace(alone, now=160.0, heard_since=None)
-    assert isinstance(deliberate(replace(late, now=159.9)), Wait)
-    advice = deliberate(late)
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, ReducerUnavailable)
-    assert str(advice.error) == "no reducer has said within 60 s (join_timeout_s) who is there"
-    assert isinstance(deliberate(replace(late, heard_since=159.9)), Wait)
-
-
-def test_who_has_gone_is_not_there():
-    assert deliberate(hearing(said(0), said(1), said(2, is_gone=True))) == Wait("ranks [2] of 3")
-
-
-def test_missing_workers_are_an_error_after_a_while():
-    advice = deliberate(hearing(said(0), said(1), now=160.0))
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, WorkersMissing)
-    assert "ranks [2] of 3 did not come within 60 s" in str(advice.error)
+    alone, silence = hearing(said(0), lineage=Lineage(worker(0), 1)), (Wait, "reducers to say who is there")
+    for since, expected in (
+        (0.0, Propose(generation(1, 0))),
+        (100.0 - HEARD_S, Propose(generation(1, 0))),
+        (None, silence),
+        (100.1 - HEARD_S, silence),
+    ):
+        check(replace(alone, heard_since=since), expected)
+    check(replace(alone, now=159.9, heard_since=None), Wait)
+    check(replace(alone, now=160.0, heard_since=None), (ReducerUnavailable, "60 s (join_timeout_s)"))
+    check(replace(alone, now=160.0, heard_since=159.9), Wait)
 
 
 def test_two_processes_with_one_rank():
-    twins = said(1, "a"), said(1, "b")
-    assert isinstance(deliberate(hearing(twins[1], said(0), twins[0])), Wait)
+    first, second = said(1, "a"), said(1, "b")
+    check(hearing(second, said(0), first), Wait)
     late = 100.0 + TAKEN_S
-    refused = deliberate(hearing(twins[1], said(0), twins[0], now=late))
-    assert isinstance(refused, Refuse)
-    assert isinstance(refused.error, RankTaken)
-    assert "rank 1 is a live process on host1" in str(refused.error)
-    assert isinstance(deliberate(hearing(twins[0], said(0), twins[1], now=late)), Wait)
+    check(hearing(second, said(0), first, now=late), (RankTaken, "rank 1", "host1"))
+    check(hearing(first, said(0), second, now=late), Wait)
+    check(hearing(said(0, "b"), said(0, number=3), said(1, number=3), now=late), RankTaken)
 
 
 def test_of_several_processes_with_rank_0_one_begins_the_job_with_one_of_each_rank():
     firsts, seconds = [said(0, life) for life in "abc"], [said(1, life) for life in "xab"]
     others = [*seconds, said(2)]
-    expected = Propose(Generation(1, "new", (worker(0), worker(1), worker(2))))
     for order in (others, others[::-1]):
-        assert deliberate(hearing(firsts[0], *firsts[1:], *order)) == expected
+        check(hearing(firsts[0], *firsts[1:], *order), Propose(generation(1, 0, 1, 2)))
     for twin in firsts[1:]:
-        heard = [one for one in firsts if one != twin]
-        assert deliberate(hearing(twin, *heard, *others)) == Wait(
-            "another process with rank 0, on host0, to go"
-        )
-        assert isinstance(deliberate(hearing(twin, *heard, *others, now=100.0 + TAKEN_S)), Refuse)
-
-
-def test_other_settings_are_an_error_of_the_new_worker():
-    other = said(0, settings="world_size=4, wire_dtype=None")
-    advice = deliberate(hearing(said(1), other))
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, ConfigError)
-    assert "world_size=4" in str(advice.error)
+        heard = hearing(twin, *(one for one in firsts if one != twin), *others)
+        check(heard, (Wait, "another process with rank 0, on host0"))
+        check(replace(heard, now=100.0 + TAKEN_S), RankTaken)
 
 
 def test_workers_of_two_runs_never_meet_whoever_hears_whom():
@@ -134,272 +148,188 @@ def test_workers_of_two_runs_never_meet_whoever_hears_whom():
                     for other, proposes in zip(others, choice, strict=True)
                     if proposes is not None and not (proposes and other.settings == own.settings)
                 ]
-                advice = deliberate(hearing(own, *heard, lineage=Lineage(own.worker, size)))
+                asked = hearing(own, *heard, lineage=Lineage(own.worker, size))
                 if any(other.settings != own.settings for other in heard):
-                    assert isinstance(advice, Refuse)
-                    assert isinstance(advice.error, ConfigError)
-                    assert "(host" in str(advice.error)
+                    check(asked, (ConfigError, "(host"))
                     refusals += 1
-                if isinstance(advice, Propose):
+                elif isinstance(advice := deliberate(asked), Propose):
                     assert {one.nonce[0] for one in advice.generation.workers} == {own.worker.nonce[0]}
     assert refusals
 
 
 # ---- a job that runs ----
 
-
-def test_a_new_worker_waits_to_be_taken_in():
-    live = said(0, number=3), said(1, number=3)
-    assert isinstance(deliberate(hearing(said(2, "b"), *live)), Wait)
-    with_it = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (worker(2, "b"),))
-    live = said(0, number=3, proposal=with_it), said(1, number=3)
-    assert isinstance(deliberate(hearing(said(2, "b"), *live)), Wait)  # it must get the training first
-    assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), now=1e6)), Wait)
+WITH_NEWCOMER = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (worker(2, "b"),))
 
 
-def test_a_newcomer_that_has_begun_to_take_the_training_does_not_begin_a_new_job():
-    others = said(0, "b"), said(1, "b", proposal=FIRST)
-    advice = deliberate(replace(hearing(said(2, "b"), *others), has_taken=True))
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, WorkersMissing)
-    assert "have gone while rank 2 took their training" in str(advice.error)
-    live = said(0, number=3)
-    assert isinstance(deliberate(replace(hearing(said(2, "b"), live), has_taken=True)), Wait)
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (hearing(said(2, "b"), said(0, number=3), said(1, number=3)), Wait),
+        # It must get the training first.
+        (hearing(said(2, "b"), said(0, number=3, proposal=WITH_NEWCOMER), said(1, number=3)), Wait),
+        (hearing(said(2, "b"), said(0, number=3), now=1e6), Wait),
+        # The settings of those who run count.
+        (hearing(said(2, "b"), said(0, number=3), said(1, "c", settings="something else")), Wait),
+        (
+            hearing(said(2, "b"), said(0, number=3, refused=("b2",), refusal="a function")),
+            (ConfigError, "rank 0 (host0)", "rank 2", "a function"),
+        ),
+        (hearing(said(2, "c"), said(0, number=3, refused=("b2",), refusal="a function")), Wait),
+        # It has begun to take the training, and does not begin a new job.
+        (
+            hearing(said(2, "b"), said(0, "b"), said(1, "b", proposal=FIRST), has_taken=True),
+            (WorkersMissing, "while rank 2 took their training"),
+        ),
+        (hearing(said(2, "b"), said(0, number=3), has_taken=True), Wait),
+        # The others cannot go on yet.
+        (hearing(said(0, "b"), waits(3), waits(1)), (Wait, "ranks [1, 3], which have lost others")),
+    ],
+)
+def test_a_new_worker_waits_to_be_taken_in(heard, expected):
+    check(heard, expected)
 
 
 @pytest.mark.parametrize("has_taken", [False, True])
 def test_of_a_job_that_is_not_heard_any_more_nobody_says_that_it_has_gone(has_taken):
     """Reducers that were started again know only those who have dialled them again."""
-    heard = replace(hearing(said(0, "b"), said(1, "b"), said(2, "b")), has_taken=has_taken, silent_since=99.0)
-    advice = deliberate(heard)
-    assert isinstance(advice, Wait)
-    assert "none of which can be heard any more" in advice.why
+    heard = hearing(said(0, "b"), said(1, "b"), said(2, "b"), has_taken=has_taken, silent_since=99.0)
+    check(heard, (Wait, "none of which can be heard any more"))
     late = deliberate(replace(heard, now=99.0 + heard.join_timeout_s))
     assert isinstance(late, Refuse if has_taken else Propose)
 
 
-def test_a_newcomer_is_told_why_it_gets_nothing():
-    live = said(0, number=3, refused=("b2",), refusal="a function"), said(1, number=3)
-    advice = deliberate(hearing(said(2, "b"), *live))
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, ConfigError)
-    assert "rank 0 (host0) cannot give its training to rank 2: a function" in str(advice.error)
-    assert isinstance(deliberate(hearing(said(2, "c"), *live)), Wait)
-
-
-def test_settings_of_those_who_run_count():
-    strange = said(1, "c", settings="something else")
-    assert isinstance(deliberate(hearing(said(2, "b"), said(0, number=3), strange)), Wait)
-
-
-def test_a_live_worker_keeps_its_rank():
-    late = deliberate(hearing(said(0, "b"), said(0, number=3), said(1, number=3), now=100.0 + TAKEN_S))
-    assert isinstance(late, Refuse)
-    assert isinstance(late.error, RankTaken)
-
-
 # ---- after a loss ----
 
-
-def test_those_who_are_left_go_on():
-    gone = said(2, number=1, is_gone=True)
-    mine = said(0, number=1, is_waiting=True)
-    waiting = said(1, number=1, is_waiting=True)
-    expected = Generation(2, "new", (worker(0), worker(1)))
-    assert deliberate(hearing(mine, waiting, gone, lineage=after_first(0))) == Propose(expected)
-    advice = deliberate(hearing(waiting, mine, gone, lineage=after_first(1)))
-    assert advice == Wait("rank 0 to propose the next generation")
-    proposing = replace(mine, proposal=expected)
-    assert deliberate(hearing(waiting, proposing, gone, lineage=after_first(1))) == Join(expected)
+LATE = 100.0 + STOPPED_S
+SECOND = generation(2, 0, 1, id="x")
 
 
-def test_the_first_worker_may_be_lost_as_well():
-    gone = said(0, number=1, is_gone=True)
-    own, other = said(1, number=1, is_waiting=True), said(2, number=1, is_waiting=True)
-    advice = deliberate(hearing(own, other, gone, lineage=after_first(1)))
-    assert advice == Propose(Generation(2, "new", (worker(1), worker(2))))
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (hearing(waits(0), waits(1), lost(2), lineage=after(0)), Propose(generation(2, 0, 1))),
+        (hearing(waits(1), waits(0), lost(2), lineage=after(1)), (Wait, "rank 0 to propose")),
+        (hearing(waits(1), waits(0, proposal=SECOND), lost(2), lineage=after(1)), Join(SECOND)),
+        # The first worker may be lost as well.
+        (hearing(waits(1), waits(2), lost(0), lineage=after(1)), Propose(generation(2, 1, 2))),
+        # New workers do not count.
+        (hearing(waits(0), lost(1), waits(2), said(1, "b"), lineage=after(0)), Propose(generation(2, 0, 2))),
+        # Nor does one without which a generation has started: it lacks what the others have done since.
+        (hearing(waits(0, 2), lost(1, 2), waits(2), lineage=after(0, SECOND)), Propose(generation(3, 0))),
+        # One that has neither gone nor noticed is waited for, and then left out by a majority.
+        (hearing(waits(0), said(1, number=1), lost(2), lineage=after(0)), Wait),
+        (hearing(waits(0), said(1, number=1), lost(2), lineage=after(0), now=LATE), Wait),
+        (
+            hearing(waits(0), waits(1), said(2, number=1), lineage=after(0), now=LATE),
+            Propose(generation(2, 0, 1)),
+        ),
+        # The others have gone on.
+        (hearing(waits(1), said(0, number=2), said(2, number=2), lineage=after(1)), Wait),
+        (hearing(waits(1), said(0, number=2), said(2, number=2), lineage=after(1), now=LATE), WorkerLost),
+    ],
+)
+def test_those_who_are_left_go_on(heard, expected):
+    check(heard, expected)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_of_several_proposals_the_one_with_the_highest_number_is_joined(number):
+    high = generation(number, 0, 1, id="z")
+    others = said(0, number=1, proposal=SECOND), said(2, number=1, proposal=high)
+    check(hearing(waits(1), *others, lineage=after(1)), Join(high))
 
 
 def test_a_newcomer_that_did_not_get_the_training_is_not_waited_for():
-    with_it = Generation(2, "x", (*FIRST.workers, worker(3, "b")), (worker(3, "b"),))
-    lineage = after_first(0)
-    lineage.join(with_it)
-    waiting = [said(rank, number=2, is_waiting=True) for rank in (1, 2)]
-    advice = deliberate(hearing(said(0, number=2, is_waiting=True), *waiting, said(3, "b"), lineage=lineage))
-    assert isinstance(advice, Wait)
-    missed = said(3, "b", missed="x")
-    advice = deliberate(hearing(said(0, number=2, is_waiting=True), *waiting, missed, lineage=lineage))
-    assert advice == Propose(Generation(3, "new", FIRST.workers))
-    own = said(0, number=2, is_waiting=True, missed="x")  # this one is the donor
-    advice = deliberate(hearing(own, *waiting, said(3, "b"), lineage=lineage))
-    assert advice == Propose(Generation(3, "new", FIRST.workers))
+    lineage = after(0)
+    lineage.join(Generation(2, "x", (*FIRST.workers, worker(3, "b")), (worker(3, "b"),)))
+    others, expected = (waits(1, 2), waits(2, 2)), Propose(generation(3, 0, 1, 2))
+    check(hearing(waits(0, 2), *others, said(3, "b"), lineage=lineage), Wait)
+    check(hearing(waits(0, 2), *others, said(3, "b", missed="x"), lineage=lineage), expected)
+    # This one is the donor.
+    check(hearing(waits(0, 2, missed="x"), *others, said(3, "b"), lineage=lineage), expected)
 
 
 def test_a_newcomer_whose_generation_does_not_start_ends():
     """The others could not have it propose: it lacks what they do without it."""
     newcomer = worker(0, "b")
-    before = Generation(2, "y", (worker(1), worker(2)))
     with_it = Generation(3, "x", (newcomer, worker(1), worker(2)), (newcomer,))
     lineage = Lineage(newcomer, 3)
-    lineage.inherit(before)
+    lineage.inherit(generation(2, 1, 2))
     lineage.join(with_it)
-    waiting = [said(rank, number=3, is_waiting=True) for rank in (1, 2)]
-    advice = deliberate(hearing(said(0, "b", number=3, is_waiting=True), *waiting, lineage=lineage))
-    assert isinstance(advice, Refuse)
-    assert isinstance(advice.error, WorkerLost)
+    heard = hearing(waits(0, 3, life="b"), waits(1, 3), waits(2, 3), lineage=lineage)
+    check(heard, WorkerLost)
     lineage.start(with_it)
-    assert isinstance(
-        deliberate(hearing(said(0, "b", number=3, is_waiting=True), *waiting, lineage=lineage)), Propose
-    )
-
-
-def test_a_worker_that_has_neither_gone_nor_noticed_is_waited_for():
-    own, gone = said(0, number=1, is_waiting=True), said(2, number=1, is_gone=True)
-    busy = said(1, number=1)
-    assert isinstance(deliberate(hearing(own, busy, gone, lineage=after_first(0))), Wait)
-    # One of three is no majority of them.
-    late = deliberate(hearing(own, busy, gone, lineage=after_first(0), now=100.0 + STOPPED_S))
-    assert isinstance(late, Wait)
-    # Two are.
-    other = said(1, number=1, is_waiting=True)
-    stopped = said(2, number=1)
-    late = deliberate(hearing(own, other, stopped, lineage=after_first(0), now=100.0 + STOPPED_S))
-    assert late == Propose(Generation(2, "new", (worker(0), worker(1))))
+    assert isinstance(deliberate(heard), Propose)
 
 
 def test_a_minority_waits_and_then_fails():
-    own = said(2, number=1, is_waiting=True)
-    assert isinstance(deliberate(hearing(own, lineage=after_first(2), now=130.0)), Wait)
-    late = deliberate(hearing(own, lineage=after_first(2), now=160.0))
-    assert isinstance(late, Refuse)
-    assert isinstance(late.error, WorkersMissing)
-    assert "waited 60 s (join_timeout_s) for ranks [0, 1]: ranks [2] are left of the 3 workers" in str(
-        late.error
+    heard = hearing(waits(2), lineage=after(2))
+    check(replace(heard, now=130.0), Wait)
+    named = (
+        "60 s (join_timeout_s) for ranks [0, 1]",
+        "ranks [2] are left of the 3",
+        "proves that it has ended",
     )
-    assert "proves that it has ended" in str(late.error)
+    check(replace(heard, now=160.0), (WorkersMissing, *named))
 
 
 def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
-    own, other = said(1, number=1, is_waiting=True), said(2, number=1, is_waiting=True)
-    gone = said(0, number=1, is_gone=True)
-    lineage = Lineage(own.worker, 4)
-    first = Generation(1, "first", tuple(worker(rank) for rank in range(4)))
-    lineage.join(first)
-    lineage.start(first)
-    lost = said(3, number=1, is_gone=True)
-    advice = deliberate(hearing(own, other, gone, lost, lineage=lineage))
-    assert isinstance(advice, Wait)
-    assert "ranks [0, 3]: ranks [1, 2] are left" in advice.why
-    assert "started again on the host where it was killed" in advice.why
-    elsewhere = said(0, "b")
-    advice = deliberate(hearing(own, other, gone, lost, elsewhere, lineage=lineage))
-    assert isinstance(advice, Wait)
-    assert "ranks [0] are there again, but on another host" in advice.why
+    lineage = after(1, first=generation(1, 0, 1, 2, 3, id="first"))
+    half = waits(1), waits(2), lost(0), lost(3)
+    named = "ranks [0, 3]: ranks [1, 2] are left", "started again on the host where it was killed"
+    check(hearing(*half, lineage=lineage), (Wait, *named))
+    elsewhere = hearing(*half, said(0, "b"), lineage=lineage)
+    check(elsewhere, (Wait, "ranks [0] are there again, but on another host"))
     proof = said(0, "b", former=("a0", 1))
     lineage.ended.update(proof.ended)
-    advice = deliberate(hearing(own, other, gone, lost, proof, lineage=lineage))
-    assert advice == Propose(Generation(2, "new", (worker(1), worker(2))))
+    check(hearing(*half, proof, lineage=lineage), Propose(generation(2, 1, 2)))
     lineage.ended.update(said(0, "b", former=("a0", 2)).ended)  # it may have gone on with worker 3
-    assert isinstance(deliberate(hearing(own, other, gone, lost, proof, lineage=lineage)), Wait)
-
-
-def test_a_newcomer_is_told_that_the_others_cannot_go_on_yet():
-    live = [said(rank, number=1, is_waiting=True) for rank in (3, 1)]
-    advice = deliberate(hearing(said(0, "b"), *live))
-    assert isinstance(advice, Wait)
-    assert "ranks [1, 3], which have lost others, to go on" in advice.why
-
-
-def test_a_worker_without_which_the_others_have_gone_on():
-    own, others = said(1, number=1, is_waiting=True), (said(0, number=2), said(2, number=2))
-    assert isinstance(deliberate(hearing(own, *others, lineage=after_first(1))), Wait)
-    late = deliberate(hearing(own, *others, lineage=after_first(1), now=100.0 + STOPPED_S))
-    assert isinstance(late, Refuse)
-    assert isinstance(late.error, WorkerLost)
-    assert "gone on without rank 1, in generation 2" in str(late.error)
+    check(hearing(*half, proof, lineage=lineage), Wait)
 
 
 def test_others_in_another_generation_of_the_same_number_have_gone_on_as_well():
-    lineage = after_first(1)
-    lineage.join(Generation(2, "own", (worker(0), worker(1), worker(2))))
-    own = said(1, number=2, generation="own", is_waiting=True)
+    lineage = after(1)
+    lineage.join(generation(2, 0, 1, 2, id="own"))
     others = said(0, number=2), said(2, number=2)
-    late = deliberate(hearing(own, *others, lineage=lineage, now=100.0 + STOPPED_S))
-    assert isinstance(late, Refuse)
-    assert isinstance(late.error, WorkerLost)
+    check(hearing(waits(1, 2, generation="own"), *others, lineage=lineage, now=LATE), WorkerLost)
 
 
-def test_new_workers_do_not_count_after_a_loss():
-    own, gone = said(0, number=1, is_waiting=True), said(1, number=1, is_gone=True)
-    other, new = said(2, number=1, is_waiting=True), said(1, "b")
-    advice = deliberate(hearing(own, gone, other, new, lineage=after_first(0)))
-    assert advice == Propose(Generation(2, "new", (worker(0), worker(2))))
-
-
-def test_one_without_which_a_generation_has_started_does_not_count_after_a_loss():
-    """It lacks what the others have done since, and gets an error."""
-    lineage = after_first(0)
-    second = Generation(2, "x", (worker(0), worker(1)))
-    lineage.join(second)
-    lineage.start(second)
-    own, gone = said(0, number=2, is_waiting=True), said(1, number=2, is_gone=True)
-    left_behind = said(2, number=1, is_waiting=True)
-    advice = deliberate(hearing(own, gone, left_behind, lineage=lineage))
-    assert advice == Propose(Generation(3, "new", (worker(0),)))
-
-
-def test_one_that_joined_what_never_started_counts():
-    lineage = after_first(0)
-    lineage.join(Generation(2, "never started", (worker(0), worker(1))))
-    own, gone = said(0, number=2, is_waiting=True), said(1, number=2, is_gone=True)
-    other = said(2, number=1, is_waiting=True)
-    advice = deliberate(hearing(own, gone, other, lineage=lineage))
-    assert advice == Propose(Generation(3, "new", (worker(0), worker(2))))
-
-
-def test_numbers_are_higher_than_any_that_was_heard_of():
-    lineage = after_first(0)
-    lineage.join(Generation(5, "never started", (worker(0), worker(1), worker(2))))
-    own = said(0, number=5, is_waiting=True)
-    others = said(1, number=7, is_waiting=True), said(2, number=1, is_gone=True)
-    advice = deliberate(hearing(own, *others, lineage=lineage))
-    assert advice == Propose(Generation(8, "new", (worker(0), worker(1))))
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_of_several_proposals_the_one_with_the_highest_number_is_joined(number):
-    low = Generation(2, "low", (worker(0), worker(1)))
-    high = Generation(number, "z", (worker(0), worker(1)))
-    own = said(1, number=1, is_waiting=True)
-    others = said(0, number=1, proposal=low), said(2, number=1, proposal=high)
-    assert deliberate(hearing(own, *others, lineage=after_first(1))) == Join(high)
+@pytest.mark.parametrize(
+    ("joined", "others", "expected"),
+    [
+        (generation(2, 0, 1), (lost(1, 2), waits(2)), generation(3, 0, 2)),
+        # Numbers are higher than any that was heard of.
+        (generation(5, 0, 1, 2), (waits(1, 7), lost(2)), generation(8, 0, 1)),
+    ],
+)
+def test_one_that_joined_what_never_started_counts(joined, others, expected):
+    lineage = after(0)
+    lineage.join(joined)
+    check(hearing(waits(0, joined.number), *others, lineage=lineage), Propose(expected))
 
 
 # ---- who says of which workers a generation consists ----
 
-SECOND = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),))
+WITH_3 = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),))
 
 
-def test_of_those_that_have_joined_the_first_one_tells_those_who_look_for_a_generation():
-    looking = said(2, number=0), said(0, number=0), said(1, number=0)
-    assert must_tell(FIRST, worker(0), looking)
-    joined = said(0, number=1), said(1, number=1)
-    assert must_tell(FIRST, worker(0), (*joined, said(2)))
-    assert not must_tell(FIRST, worker(1), (*joined, said(2)))
-    assert must_tell(FIRST, worker(1), (replace(joined[0], is_gone=True), said(2)))
-
-
-def test_nobody_tells_what_all_know():
-    assert not must_tell(FIRST, worker(0), (said(1, number=1), said(2, number=1)))
-    assert not must_tell(
-        SECOND, worker(0), (said(1, number=1), said(3))
-    )  # they have agreed on it; a newcomer is told
-    assert not must_tell(
-        FIRST, worker(0), (said(1, number=1), said(2, is_gone=True), said(5, is_waiting=True))
-    )
-
-
-def test_a_donor_that_does_not_know_its_generation_is_told():
-    others = said(0, number=1, is_waiting=True), said(3)
-    assert must_tell(SECOND, worker(1), others)
-    assert not must_tell(SECOND, worker(3), (*others, said(1, number=2)))
+@pytest.mark.parametrize(
+    ("told", "own", "others", "expected"),
+    [
+        # Of those that have joined the first one tells those who look for a generation.
+        (FIRST, 0, (said(2), said(0), said(1)), True),
+        (FIRST, 0, (said(0, number=1), said(1, number=1), said(2)), True),
+        (FIRST, 1, (said(0, number=1), said(1, number=1), said(2)), False),
+        (FIRST, 1, (lost(0), said(2)), True),
+        # Nobody tells what all know.
+        (FIRST, 0, (said(1, number=1), said(2, number=1)), False),
+        (FIRST, 0, (said(1, number=1), said(2, is_gone=True), said(5, is_waiting=True)), False),
+        # They have agreed on it; a newcomer is told, and a donor that does not know it.
+        (WITH_3, 0, (said(1, number=1), said(3)), False),
+        (WITH_3, 1, (waits(0), said(3)), True),
+        (WITH_3, 3, (waits(0), said(3), said(1, number=2)), False),
+    ],
+)
+def test_who_says_of_which_workers_a_generation_consists(told, own, others, expected):
+    assert must_tell(told, worker(own), others) == expected

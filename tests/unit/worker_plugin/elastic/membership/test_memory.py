@@ -36,6 +36,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def path(folder):
+    """Return where a process of this rank keeps its record."""
+    joined(FIRST, 1).release()
+    (path,) = folder.iterdir()
+    path.unlink()
+    return path
+
+
 def joined(own: Worker, *numbers: int) -> Memory:
     memory = Memory("job", own)
     assert memory.former() is None
@@ -109,22 +118,16 @@ def test_a_number_that_cannot_be_written_is_not_taken_for_the_last(folder, monke
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
-def test_what_somebody_else_has_put_there(make, folder):
-    memory = Memory("job", FIRST)
-    make(memory._path)
-    assert memory.former() is None
-    memory.keep(1)
-    memory.erase()
-    memory.release()
+def test_what_somebody_else_has_put_there(make, path):
+    make(path)
+    joined(FIRST, 1).erase()
+    joined(FIRST, 1).release()
 
 
 @pytest.mark.parametrize("record", [b"\xff", b"one", b"a b", b"a 1 2"])
-def test_a_file_that_is_no_record(record, folder):
-    memory = Memory("job", FIRST)
-    memory._path.write_bytes(record)
-    assert memory.former() is None
-    memory.keep(1)
-    memory.release()
+def test_a_file_that_is_no_record(record, path):
+    path.write_bytes(record)
+    joined(FIRST, 1).release()
     assert Memory("job", SECOND).former() == (FIRST.nonce, 1)
 
 

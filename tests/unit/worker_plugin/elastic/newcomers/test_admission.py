@@ -65,12 +65,9 @@ def scene():
     return Scene()
 
 
-def test_nothing_to_do(scene):
+def test_newcomers_are_taken_in_when_they_have_the_training(scene):
     assert scene.tend() is None
     assert scene.given == []
-
-
-def test_newcomers_are_taken_in_when_they_have_the_training(scene):
     assert scene.tend(new(1), new(5)) is None
     assert scene.given == [[new(1), new(5)]]
     offer = scene.donations[0].offer
@@ -88,10 +85,25 @@ def test_newcomers_are_taken_in_when_they_have_the_training(scene):
 def test_those_who_are_there_remain_a_majority(scene):
     assert scene.tend(*map(new, range(4, 10))) is None
     assert scene.given == [[new(4), new(5)]], "with the lowest rank, half are a majority"
+
+
+BACK = Generation(4, "y", (*PRESENT.workers[:1], Worker(1, "a1"), *PRESENT.workers[1:]))
+
+
+@pytest.mark.parametrize(
+    ("newcomers", "change", "why"),
+    [
+        ((4, 5), {"present": Generation(4, "y", PRESENT.workers[1:])}, "more than the workers that are left"),
+        ((1,), {"present": BACK}, "rank is taken"),
+        ((1,), {"training": Training(TRAINING.model, None, {})}, "another model or optimizer"),
+    ],
+)
+def test_what_changes_meanwhile_abandons_the_donation(scene, newcomers, change, why):
+    newcomers = [new(rank) for rank in newcomers]
+    scene.tend(*newcomers)
     scene.donations[0].is_ready = True
-    alone = Generation(4, "y", PRESENT.workers[1:])
-    assert scene.tend(present=alone) is None
-    assert "more than the workers that are left" in str(scene.donations[0].abandoned)
+    assert scene.tend(*newcomers, **change) is None
+    assert why in str(scene.donations[0].abandoned)
 
 
 def test_lower_ranks_must_be_fewer_and_a_single_one_may_always_come():
@@ -107,14 +119,6 @@ def test_a_rank_that_is_there_is_not_taken_in_and_of_two_alike_one_is(scene):
     assert scene.given == []
     assert scene.tend(new(1, "c"), new(1, "b")) is None
     assert scene.given == [[new(1, "b")]]
-
-
-def test_a_rank_that_came_back_meanwhile(scene):
-    scene.tend(new(1))
-    scene.donations[0].is_ready = True
-    back = Generation(4, "y", (*PRESENT.workers[:1], Worker(1, "a1"), *PRESENT.workers[1:]))
-    assert scene.tend(new(1), present=back) is None
-    assert "rank is taken" in str(scene.donations[0].abandoned)
 
 
 def test_newcomers_that_failed_together_are_tried_one_by_one(scene):
@@ -162,16 +166,6 @@ def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, 
     scene.admission._again_at = 0.0
     scene.tend(new(1))
     assert len(scene.donations) == before + 1
-
-
-def test_another_model_or_optimizer_starts_over(scene):
-    scene.tend(new(1))
-    scene.donations[0].is_ready = True
-    other = Training(TRAINING.model, None, {})
-    scene.donations[0].training = None
-    assert not scene.donations[0].is_of(other)
-    assert scene.tend(new(1), training=other) is None
-    assert "another model or optimizer" in str(scene.donations[0].abandoned)
 
 
 def test_a_loss_at_the_very_end(scene):

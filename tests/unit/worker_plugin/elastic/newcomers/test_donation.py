@@ -210,29 +210,8 @@ def test_steps_that_need_more_memory_than_the_state_are_given_up(monkeypatch, ca
     assert "faster than the newcomers' links" in caplog.text
 
 
-def test_hooks_stay_where_they_are_while_the_optimizer_calls_them():
-    """The donation may end on its own thread just then."""
-    sums, ours = FakeSums(2), make(0)
-    donation, _ = donate(ours, sums)
-    sums.break_off(WorkerLost("it has gone"))
-    wait_until(lambda: donation.has_ended)
-    assert len(ours.optimizer._optimizer_step_pre_hooks) == 1
-    train(ours, 1)
-    assert not donation._parts
-    donation.stop_recording()
-    donation.stop_recording()
-    assert not ours.optimizer._optimizer_step_pre_hooks
-
-
-def test_which_training_it_gives():
-    ours = make(0)
-    donation, _ = donate(ours, FakeSums(2))
-    assert donation.is_of(Training(ours.model, ours.optimizer, {"step": 3}))
-    assert not donation.is_of(Training(ours.model, None, {}))
-    donation.abandon(WorkerLost("enough"))
-
-
 def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
+    """On its own thread, and the optimizer may call its hooks just then: they stay until they are taken away."""
     sums, ours = FakeSums(2), make(0)
     donation, client = donate(ours, sums)
     train(ours, 3)
@@ -243,11 +222,16 @@ def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
     assert not donation.is_ready
     donation.finish(LAST)  # returns
     train(ours, 1)
+    donation.stop_recording()
+    donation.stop_recording()
+    train(ours, 1)
 
 
 def test_one_that_takes_nothing(monkeypatch):
-    sums, ours = FakeSums(2), make(0)
-    donation, _ = donate(ours, sums)
+    ours = make(0)
+    donation, _ = donate(ours, FakeSums(2))
+    assert donation.is_of(Training(ours.model, ours.optimizer, {"step": 3}))
+    assert not donation.is_of(Training(ours.model, None, {}))
     assert not donation.is_stalled
     monkeypatch.setattr(module, "STALL_S", 0.0)
     wait_until(lambda: donation.is_stalled)
@@ -270,35 +254,27 @@ def test_a_donation_that_waits_for_steps_is_not_stalled(monkeypatch):
     assert newcomer.error is not None
 
 
-def test_newcomers_that_do_not_connect():
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(WorkerLost("rank 1 has gone"), WorkerLost), (KeyError("a mistake of ours"), LocalProtocolError)],
+)
+def test_newcomers_that_do_not_connect_are_an_error_and_no_hang(error, kind):
     def connect(donation):
-        raise WorkerLost("rank 1 has gone")
+        raise error
 
     donation = Donation(OFFER, make(0), connect)
     wait_until(lambda: donation.has_ended)
-    assert str(donation.error) == "rank 1 has gone"
+    assert isinstance(donation.error, kind)
 
 
-def test_a_mistake_of_ours_is_an_error_and_no_hang():
-    def connect(donation):
-        raise KeyError("x")
-
-    donation = Donation(OFFER, Training(nn.Linear(2, 2), None, {}), connect)
-    wait_until(lambda: donation.has_ended)
-    assert isinstance(donation.error, LocalProtocolError)
-
-
-def test_a_state_that_cannot_be_sent_is_an_error_of_the_donor():
+@pytest.mark.parametrize(("is_read", "message"), [(True, "builtin_function"), (False, r"KeyError\('mine'\)")])
+def test_a_state_that_cannot_be_read_or_sent_is_an_error_of_the_donor(is_read, message):
     ours = make(0)
-    ours.optimizer.param_groups[0]["call"] = print
-    with pytest.raises(ConfigError, match="builtin_function"):
-        Donation(OFFER, ours, lambda donation: FakeClient(FakeSums(2)))
-
-
-def test_a_state_that_cannot_be_read_is_an_error_for_the_newcomer():
-    ours = make(0)
-    ours.model.register_state_dict_pre_hook(fail_if(lambda: True))
-    with pytest.raises(ConfigError, match=r"KeyError\('mine'\)"):
+    if is_read:
+        ours.optimizer.param_groups[0]["call"] = print
+    else:
+        ours.model.register_state_dict_pre_hook(fail_if(lambda: True))
+    with pytest.raises(ConfigError, match=message):
         Donation(OFFER, ours, lambda donation: FakeClient(FakeSums(2)))
 
 

@@ -14,9 +14,10 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.process.held_port import hold, refusal
 
-from reducer.config import ReducerConfig, address_of
+from reducer.config import ReducerConfig
 
 #: All addresses of a family.
 IPV4_ANY, IPV6_ANY = "0.0.0.0", "::"
@@ -127,13 +128,13 @@ def kept_from_ipv6(port: int) -> Iterator[None]:
 def shown(host: str, port: int) -> str:
     """Return all addresses at which a port is served, with commas between them, as the log has them."""
     ips = ips_of(host)
-    return ",".join(address_of(ip, port) for ip in (*ips, *((IPV4_ANY,) if IPV6_ANY in ips else ())))
+    return ",".join(join_host_and_port(ip, port) for ip in (*ips, *((IPV4_ANY,) if IPV6_ANY in ips else ())))
 
 
 def listen_error(host: str, port: int, error: OSError) -> OSError:
     """Return an error that names address and cause, without asyncio's words around them."""
     cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return OSError(error.errno, f"cannot listen on {address_of(host, port)}: {cause}")
+    return OSError(error.errno, f"cannot listen on {join_host_and_port(host, port)}: {cause}")
 
 
 def _listen(ips: Sequence[str], port: int, reuse_port: bool) -> list[socket.socket]:
@@ -166,8 +167,8 @@ def _check_ipv6_only(sock: socket.socket, ip: str, port: int) -> None:
     if ip == IPV6_ANY and sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
         raise OSError(
             None,
-            f"cannot listen on {address_of(ip, port)} for IPv6 only, as net.ipv6.bindv6only of this system says: "
-            f"name one IPv6 address of this host",
+            f"cannot listen on {join_host_and_port(ip, port)} for IPv6 only, as net.ipv6.bindv6only of this system "
+            f"says: name one IPv6 address of this host",
         )
 
 

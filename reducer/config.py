@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field, replace
 
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.errors import ConfigError
 from reduction.limits import DRAIN_S_MAX, PROCESSES_MAX
@@ -154,7 +155,7 @@ class ReducerConfig:
 
     def address(self, port: int) -> str:
         """Return HOST:PORT with the host of `bind`."""
-        return address_of(self.host, port)
+        return join_host_and_port(self.host, port)
 
     def ports(self, number: int = 0) -> Ports:
         """Return the ports of a process, counted from 0."""
@@ -230,12 +231,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def complete_address(address: str) -> str:
     """Return HOST:PORT. A bare port is one of the loopback address."""
-    return address_of(DEFAULT_HOST, int(address)) if address.isdecimal() else address
-
-
-def address_of(host: str, port: int) -> str:
-    """Return HOST:PORT, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_host_and_port(DEFAULT_HOST, int(address)) if address.isdecimal() else address
 
 
 def _is_ipv6(host: str) -> bool:

@@ -42,7 +42,6 @@ from worker_plugin.core.identity import Identity
 from worker_plugin.discovery import announcement
 from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup
-from worker_plugin.discovery.rendezvous import Rendezvous
 from worker_plugin.discovery.waiting_for_ranks import Discovery
 from worker_plugin.driver import Driver, Start
 from worker_plugin.ending import Ending
@@ -75,7 +74,9 @@ class Client:
     Args:
         config: settings; its rank and world size do not count.
         ranks: the ranks that reduce together, and this rank's number among them.
-        rendezvous: asked once, on a thread of its own.
+        agree: returns where the ranks meet, or raises a ReductionError. It is called once, on a thread of its own,
+            and may block until all ranks are there.
+        fall_back: the same once no reducer is left; for settings with a `fallback`.
         local_size: of how many processes each contribution is the sum.
         host: the name by which other ranks' errors refer to this one.
         announced_ranks: how rank 0 calls all ranks when it announces this communicator. Empty if
@@ -87,7 +88,8 @@ class Client:
         self,
         config: PluginConfig,
         ranks: RankGroup,
-        rendezvous: Rendezvous,
+        agree: Callable[[], MeetingPoint],
+        fall_back: Callable[[], MeetingPoint] | None = None,
         *,
         local_size: int = 1,
         host: str | None = None,
@@ -102,7 +104,8 @@ class Client:
         self._rank = ranks.rank
         self._world_size = ranks.size
         self._group = ranks.label
-        self._rendezvous = rendezvous
+        self._agree = agree
+        self._meet_again = fall_back
         self._goes_on = goes_on
         self.local_size = local_size
         if host is None:
@@ -216,21 +219,20 @@ class Client:
 
     def _discover(self) -> None:
         """Look for job and reducers; then let the loop take over."""
-        self._begin(self._ask(self._rendezvous.agree))
+        self._begin(self._ask(self._agree))
 
     def _begin(self, meeting_point: MeetingPoint | ReductionError) -> None:
         asyncio.run_coroutine_threadsafe(self._live(meeting_point), self._loop)
 
     def _fall_back(self) -> None:
         """Have rank 0 start a reducer, because none is left; on a thread of its own."""
-        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._rendezvous.fall_back))
+        assert self._meet_again is not None
+        self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._meet_again))
 
-    def _ask(
-        self, question: Callable[[PluginConfig, int, int], MeetingPoint]
-    ) -> MeetingPoint | ReductionError:
-        """Ask the rendezvous, which may block."""
+    def _ask(self, question: Callable[[], MeetingPoint]) -> MeetingPoint | ReductionError:
+        """Return where the ranks meet, or why they do not; it may block."""
         try:
-            return question(self._config, self._rank, self._world_size)
+            return question()
         except ReductionError as error:
             return error
         except Exception as error:

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from reduction.client.access import Access
+from reduction.discovery.resolve import Sources
 from reduction.errors import (
     DataCorrupted,
     LocalProtocolError,
@@ -45,7 +47,7 @@ from worker_plugin.core.actions import (
 from worker_plugin.core.events import Broke, Event, FellBack, Found, Issued, Received, StreamLost, Tick
 from worker_plugin.core.identity import Identity
 from worker_plugin.core.rank import RankCore
-from worker_plugin.discovery.addresses import NO_SOURCES, Finder, Sources
+from worker_plugin.discovery.addresses import Finder
 from worker_plugin.process.io_loop import io_loop
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.timeline.recorder import Recorder
@@ -67,7 +69,6 @@ class Start:
 
     identity: Identity
     addresses: tuple[str, ...]
-    #: What may name other reducers while the job runs.
     sources: Sources
     transport: str
     #: What reducers are shown, and by address what certain reducers are shown instead.
@@ -136,7 +137,7 @@ class Driver:
         #: Events that came before there was a core.
         self._early: list[Event] = []
         #: What may name other reducers while the job runs.
-        self._finder = Finder(NO_SOURCES)
+        self._finder = Finder({})
         #: The collectives that are not released, by number.
         self._transfers: dict[int, Transfer] = {}
         #: The error of collectives that come after a failure.
@@ -160,7 +161,8 @@ class Driver:
         self.links.transport = start.transport
         self.links.access = start.access
         self.links.private.update(start.private)
-        self._core = RankCore(start.identity, start.addresses, start.sources.addresses)
+        looked_up = set(chain.from_iterable(start.sources.values()))
+        self._core = RankCore(start.identity, start.addresses, looked_up)
         self._finder = Finder(start.sources)
         early, self._early = self._early, []
         for event in early:

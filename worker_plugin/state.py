@@ -645,7 +645,10 @@ class ReductionState(Riders):
         ranks, local_group = self._ranks(), self.config.local_group
         rendezvous = StoreRendezvous(self.config, ranks.store, ranks.size, ranks.label)
         if local_group in (None, 1) or ranks.size == 1 or (local_group == "auto" and ranks.store is None):
-            return Client(self.config, ranks, rendezvous)
+            own = self.config, ranks.rank, ranks.size
+            return Client(
+                self.config, ranks, partial(rendezvous.agree, *own), partial(rendezvous.fall_back, *own)
+            )
         if ranks.store is None:
             raise ConfigError(
                 f"local_group={local_group} needs a way to meet the other ranks of the node: initialise "

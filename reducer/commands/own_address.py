@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.discovery.cluster import DEFAULT_PORT
 from reduction.discovery.own_place import own_place
 
-from reducer.config import DEFAULT_HOST, address_of, complete_address, split_address
+from reducer.config import DEFAULT_HOST, complete_address, split_address
 from reducer.resources.ports import PortRange
 
 
@@ -45,14 +46,14 @@ def own_address(given: str | None, port_range: PortRange | None, environ: Mappin
         bind = complete_address(given)
         if port_range is None or split_address(bind)[1] != 0:
             return OwnAddress(bind)
-        return OwnAddress(address_of(split_address(bind)[0], port_range.first))
+        return OwnAddress(join_host_and_port(split_address(bind)[0], port_range.first))
     place = own_place(environ)
     if place is None:
         port = DEFAULT_PORT if port_range is None else port_range.first
-        return OwnAddress(address_of(DEFAULT_HOST, port))
+        return OwnAddress(join_host_and_port(DEFAULT_HOST, port))
     cluster, source = place
     assert cluster.bind is not None
     assert cluster.index is not None
     host, port = split_address(cluster.bind)
-    bind = address_of(host, port if port_range is None else port_range.first)
+    bind = join_host_and_port(host, port if port_range is None else port_range.first)
     return OwnAddress(bind, source, (cluster.index, len(cluster.reducers)))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import socket
-import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from pathlib import Path as FilePath
 
 from reduction.client.access import with_certificates
 from reduction.errors import MalformedFrame, ReductionError
+from reduction.process.place import address_of_interface
 
 from reducer.config import split_address
 from reducer.doctor.facts import Path, Reducer
@@ -22,8 +21,6 @@ from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetc
 
 #: How long a port may take to accept a connection.
 CONNECT_S = 3.0
-#: linux/sockios.h.
-_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +143,7 @@ async def _path(one: Session) -> Path:
 
 def interface_of(address: str) -> str:
     """Return the name of the interface that has an IPv4 address; empty if it is not found."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no such address
-                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return ""
+    return next((name for _, name in socket.if_nameindex() if address_of_interface(name) == address), "")
 
 
 def link_speed(interface: str, root: FilePath = FilePath("/")) -> int:

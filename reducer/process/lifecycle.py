@@ -10,13 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.model import Place
 from reduction.process import descriptors
 from reduction.process.place import own_host
 from reduction.process.ready import ready_line
 
 from reducer.binding import check_ports, listen, naming, shown
-from reducer.config import ReducerConfig, address_of
+from reducer.config import ReducerConfig
 from reducer.credentials import LOOK_S, Certificates, Tokens
 from reducer.engine import TICK_S, Engine
 from reducer.observe.exposition import Exposition, of_all
@@ -102,7 +103,7 @@ async def serve(config: ReducerConfig) -> None:
     else:
         supervisor.report(ready_line(config.address(port)))
     if sampler is not None:
-        others = [address_of(config.own_host, sibling) for sibling in siblings]
+        others = [join_host_and_port(config.own_host, sibling) for sibling in siblings]
         access = StatusAccess(config.tls, None if tokens is None else tokens.table)
         sampler.start(partial(look_at_all, engine, health.loop, config.address(port), others, access))
     http_port = config.ports().metrics

@@ -22,6 +22,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 from reduction import wire
+from reduction.discovery.address_forms import join_host_and_port
 from reduction.errors import ReducerUnavailable, ReductionError, ResourceExhausted
 from reduction.limits import (
     CALLS_MAX,
@@ -43,7 +44,7 @@ from reduction.shortage import shortage
 from reduction.v1 import reduction_pb2 as pb
 
 from reducer.binding import IPV4_ANY, check_address, free_port, ips_of, kept_from_ipv6
-from reducer.config import address_of, split_address
+from reducer.config import split_address
 from reducer.engine import Engine
 from reducer.resources.heap import Heap
 from reducer.security import certificate_of, check_call, check_drain, check_join, check_status, peer_of
@@ -229,7 +230,7 @@ class GrpcServer:
         port = wanted or (free_port(host) if len(ips) > 1 or is_ipv4_any else 0)
         with kept_from_ipv6(port) if is_ipv4_any else contextlib.nullcontext():
             for ip in ips:
-                port = self._add(address_of(ip, port))
+                port = self._add(join_host_and_port(ip, port))
         return port
 
     def _add(self, address: str) -> int:

@@ -6,15 +6,16 @@ import logging
 import os
 from asyncio import wrap_future
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from reduction.blocking import begin
 from reduction.blocking import look_up as look_up_host
 from reduction.discovery.address_forms import dns_name, is_dns, join_host_and_port
-from reduction.discovery.cluster import REDUCERS_VARIABLE, Cluster
+from reduction.discovery.cluster import REDUCERS_VARIABLE
 from reduction.discovery.platforms.automatic import Named, named_by_platform
-from reduction.discovery.schemes import cluster_of, may_change, split
+from reduction.discovery.resolve import Sources
+from reduction.discovery.schemes import cluster_of, split
 from reduction.errors import ConfigError
 
 from worker_plugin.config import PluginConfig
@@ -49,42 +50,18 @@ async def look_up(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(resolved)
 
 
-def dns_names_in(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return those of these strings that are DNS names."""
-    return tuple(text for text in texts if is_dns(text))
-
-
-def lists_in(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return those of these strings that are no DNS names, and may stand for other reducers later."""
-    return tuple(text for text in texts if may_change(text) and not is_dns(text))
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What may name other reducers while a job runs, and what it named at the start."""
-
-    dns_names: tuple[str, ...] = ()
-    dns_addresses: tuple[str, ...] = ()
-    #: Files, pools of Ray, and strings of installed packages. Only rank 0 of a job asks them again, which in
-    #: hierarchical mode is a rank of the first node for each rail.
-    lists: tuple[str, ...] = ()
-    list_addresses: tuple[str, ...] = ()
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """All that they named at the start."""
-        return (*self.dns_addresses, *self.list_addresses)
-
-
-NO_SOURCES = Sources()
-
-
 class Finder:
-    """Asks the sources again, on a running loop. A source that fails still names what it named last."""
+    """Asks the sources again, on a running loop. A source that fails still names what it named last.
+
+    Args:
+        sources: what to ask.
+    """
 
     def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._last_of_lists = sources.list_addresses
+        self._dns_names = [text for text in sources if is_dns(text)]
+        #: What files, pools of Ray and strings of installed packages have named last. Only rank 0 of a job asks them
+        #: again, which in hierarchical mode is a rank of the first node for each rail.
+        self._lists = {text: named for text, named in sources.items() if not is_dns(text)}
         self._complaint = ""
         self._is_busy = False
 
@@ -98,25 +75,24 @@ class Finder:
             return None
         self._is_busy = True
         try:
-            if everything and self._sources.lists:
+            if everything:
                 await self._ask_lists()
-            return (*await look_up(self._sources.dns_names), *self._last_of_lists)
+            found = chain(await look_up(self._dns_names), *self._lists.values())
+            return tuple(dict.fromkeys(found))
         except (OSError, RuntimeError):  # RuntimeError: there can be no more threads
             return None
         finally:
             self._is_busy = False
 
     async def _ask_lists(self) -> None:
-        clusters, asked = list[Cluster](), ""
+        lists, asked = dict[str, tuple[str, ...]](), ""
         try:
-            for asked in self._sources.lists:
-                clusters.append(await wrap_future(begin(partial(cluster_of, asked))))
+            for asked in self._lists:
+                lists[asked] = (await wrap_future(begin(partial(cluster_of, asked)))).reducers
         except Exception as failure:  # of a bug, too: whoever waits must go on
             error = failure if isinstance(failure, ConfigError) else ConfigError(f"{asked}: {failure!r}")
             if str(error) != self._complaint:
                 log.warning("reducers are not looked for: %s", error)
             self._complaint = str(error)
             return
-        self._complaint = ""
-        found = dict.fromkeys(address for cluster in clusters for address in cluster.reducers)
-        self._last_of_lists = tuple(found)
+        self._complaint, self._lists = "", lists

@@ -11,16 +11,15 @@ can join, although the reducers listen on the network.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reduction.blocking import look_up
 from reduction.errors import ConfigError, ReducerUnavailable, ReductionError, from_name
+from reduction.process.place import address_of_interface
 from reduction.shares import Machine, ring_time, split
 from torch.distributed.distributed_c10d import Store
 
@@ -42,7 +41,6 @@ PROCESSES_MAX = 8
 _OUTSIDE = "192.0.2.1"
 #: The variables that say which interface torch's own collectives use.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_SIOCGIFADDR = 0x8915
 _OK = "ok"
 
 
@@ -173,11 +171,11 @@ def own_address(limit_s: float) -> str:
     names = [name for variable in _INTERFACES if (name := os.environ.get(variable, ""))]
     used = [name.removeprefix("=").split(",")[0] for name in names if not name.startswith("^")]
     avoided = {each for name in names if name.startswith("^") for each in name[1:].split(",")}
-    candidates = [_address_of_interface(name) for name in used]
+    candidates = [address_of_interface(name) for name in used]
     candidates += [
         _address_towards(host, limit_s) for host in (os.environ.get("MASTER_ADDR"), _OUTSIDE) if host
     ]
-    candidates += [_address_of_interface(name) for _, name in socket.if_nameindex() if name not in avoided]
+    candidates += [address_of_interface(name) for _, name in socket.if_nameindex() if name not in avoided]
     for address in candidates:
         if address is not None and not address.startswith("127.") and address != "::1":
             return address
@@ -185,15 +183,6 @@ def own_address(limit_s: float) -> str:
         f"{socket.gethostname()} has no address that other hosts could reach, for the reducer on it: "
         f"set colocated_host= or REDUCTION_COLOCATED_HOST to one"
     )
-
-
-def _address_of_interface(name: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
 
 
 def _address_towards(host: str, limit_s: float) -> str | None:

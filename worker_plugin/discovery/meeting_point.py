@@ -8,10 +8,11 @@ import logging
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from reduction.client.access import OPEN, Access
-from reduction.discovery.resolve import resolve
+from reduction.discovery.resolve import Sources, resolve
 from reduction.errors import ConfigError
 from reduction.model import NamedReducers
 from reduction.text import load_json
@@ -19,7 +20,7 @@ from reduction.values import from_json
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated
-from worker_plugin.discovery.addresses import NO_SOURCES, Sources, configured, dns_names_in, lists_in
+from worker_plugin.discovery.addresses import configured
 from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.colocated import Colocation
 from worker_plugin.discovery.embedded import EmbeddedReducer, User, give_back, lend
@@ -75,8 +76,7 @@ class MeetingPoint:
     started: tuple[EmbeddedReducer, ...] = ()
     #: The job's name and group under which this rank has borrowed them; a rail has another name than the job.
     user: User = ("", "")
-    #: What may name other reducers while the job runs.
-    sources: Sources = NO_SOURCES
+    sources: Sources = field(default_factory=dict)
     #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
     source: str = ""
     #: What this rank says of its addresses, if the ranks have no store to agree on them.
@@ -85,13 +85,12 @@ class MeetingPoint:
     run: str = ""
 
     @classmethod
-    def from_json(cls, text: str, config: PluginConfig, group: str = "") -> MeetingPoint:
-        """Return rank 0's choice on another rank of the group, from a string of `to_json`.
+    def from_json(cls, fields: dict[str, Any], config: PluginConfig, group: str = "") -> MeetingPoint:
+        """Return rank 0's choice on another rank of the group, from the result of `to_json`.
 
         Raises:
             ConfigError: the settings do not give access to the reducers.
         """
-        fields = json.loads(text)
         job, token = fields["job"], fields["token"]
         addresses = tuple(fields["addresses"])
         access = OPEN
@@ -102,23 +101,21 @@ class MeetingPoint:
             job,
             addresses,
             access,
-            sources=from_json(Sources, fields["sources"]),
+            sources={text: tuple(named) for text, named in fields["sources"].items()},
             colocation=None if colocation is None else from_json(Colocation, colocation),
             user=(job, group),
         )
 
-    def to_json(self) -> str:
-        """Return the part that the other ranks must know."""
-        return json.dumps(
-            {
-                "job": self.job,
-                "addresses": self.addresses,
-                "sources": dataclasses.asdict(self.sources),
-                # Whoever can read the store could take part as a rank anyway.
-                "token": "" if self.embedded is None else self.embedded.token,
-                "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
-            }
-        )
+    def to_json(self) -> dict[str, Any]:
+        """Return the part that the other ranks must know, as JSON has it."""
+        return {
+            "job": self.job,
+            "addresses": self.addresses,
+            "sources": self.sources,
+            # Whoever can read the store could take part as a rank anyway.
+            "token": "" if self.embedded is None else self.embedded.token,
+            "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
+        }
 
     @property
     def own_reducers(self) -> tuple[EmbeddedReducer, ...]:
@@ -204,7 +201,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "")
         resolved.addresses,
         access,
         source=named_here.source,
-        sources=Sources(dns_names_in(wanted), resolved.of_names, lists_in(wanted), resolved.of_lists),
+        sources=resolved.sources,
         colocation=colocation,
         user=(job, group),
     )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from reduction.errors import ReductionError
 from reduction.process.place import loopback_id
@@ -23,27 +23,6 @@ from worker_plugin.discovery.nodes import Locality, Node, NodePlan, plan_nodes
 
 #: What rank 0 chooses, given the information of all ranks.
 Choose: TypeAlias = Callable[[Mapping[int, RankInfo]], MeetingPoint]
-
-
-class Rendezvous(Protocol):
-    """How the ranks of a communicator agree on where they meet. All call the same methods."""
-
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Return job name and addresses; block until all ranks are there, or one is too late.
-
-        Raises:
-            ReductionError: a rank did not come, settings contradict each other, or no reducer can
-                be embedded.
-        """
-        ...
-
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Return the address of a reducer that rank 0 starts, as none is left; block like `agree`.
-
-        Raises:
-            ReductionError: a rank did not come, or runs on another host.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +60,12 @@ class StoreRendezvous:
             self._prefix = roll_call.reserve_prefix(store, purpose)
 
     def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """See `Rendezvous.agree`."""
+        """Return job name and addresses; block until all ranks are there, or one is too late.
+
+        Raises:
+            ReductionError: a rank did not come, settings contradict each other, or no reducer can
+                be embedded.
+        """
         if self._prefix is not None:
             return self._meet(self._prefix, config, rank, world_size, None).meeting_point
         if world_size > 1:
@@ -106,7 +90,11 @@ class StoreRendezvous:
         return self._meet(self._prefix, config, rank, world_size, locality)
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """See `Rendezvous.fall_back`."""
+        """Return the address of a reducer that rank 0 starts, as none is left; block like `agree`.
+
+        Raises:
+            ReductionError: a rank did not come, or runs on another host.
+        """
 
         def choose(infos: Mapping[int, RankInfo]) -> MeetingPoint:
             # Under the job's name, so that this is not the reducer that the job has lost.

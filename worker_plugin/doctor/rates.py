@@ -6,7 +6,6 @@ A step sends the same way, so nothing here has to be believed that a step would 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,11 +119,8 @@ class Rates:
     def _slowest(self, rate: float) -> float:
         return float(min(self._meeting.exchange(rate, TIMEOUT_S, "a measurement")))
 
-    @contextlib.contextmanager
-    def _state(
-        self, reducers: Sequence[str], *, rank: int, ranks: int, suffix: str
-    ) -> Iterator[ReductionState]:
-        state = ReductionState(
+    def _state(self, reducers: Sequence[str], *, rank: int, ranks: int, suffix: str) -> ReductionState:
+        return ReductionState(
             list(reducers),
             job=self._job if self._is_exact else self._job + suffix,
             rank=rank,
@@ -133,8 +129,6 @@ class Rates:
             join_timeout_s=TIMEOUT_S,
             **self._settings,
         )
-        with state:
-            yield state
 
 
 def doubtful(rounds: Sequence[Sequence[Row]]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from reduction.errors import (
@@ -19,7 +20,6 @@ from worker_plugin.client import Client
 from worker_plugin.communicator import Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
-from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.elastic.membership.entries import Offer
 from worker_plugin.elastic.membership.lineage import Generation, Worker
@@ -67,21 +67,7 @@ def _client(
 ) -> Client:
     ranks = tuple(worker.rank for worker in workers)
     group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
-    return Client(
-        config, group, _AsConfigured(), local_size=local_size, announced_ranks=announced, goes_on=goes_on
-    )
-
-
-class _AsConfigured:
-    """A `Rendezvous` of workers that know each other from the lobby: each looks for the reducers by itself.
-
-    They may find different ones while a DNS name changes. Those that all of them reach take part.
-    """
-
-    def agree(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """See `Rendezvous.agree`."""
-        return meeting_point.choose(config, {})
-
-    def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Never called: `fallback` is refused with `elastic`."""
-        raise AssertionError("an elastic job has no fallback")
+    # Each looks for the reducers by itself. They may find different ones while a DNS name changes; those that all of
+    # them reach take part.
+    agree = partial(meeting_point.choose, config, {})
+    return Client(config, group, agree, local_size=local_size, announced_ranks=announced, goes_on=goes_on)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import datetime
 from typing import Any, Unpack
 
+from torch._C._distributed_c10d import _DistributedBackendOptions
 from torch.distributed.distributed_c10d import Store
 from torchft.process_group import ProcessGroupWrapper
 
 from worker_plugin.config import AllSettings
-from worker_plugin.process_group.as_group import ReductionProcessGroup
-from worker_plugin.process_group.members import Members
+from worker_plugin.process_group.groups import ReductionProcessGroup
 
 
 class ProcessGroupReduction(ProcessGroupWrapper):
@@ -38,7 +38,10 @@ class ProcessGroupReduction(ProcessGroupWrapper):
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ReductionProcessGroup:
         """Make the group of a quorum; `store` is its own."""
-        return ReductionProcessGroup(Members(store, rank, world_size, self._timeout), self._settings)
+        ranks = _DistributedBackendOptions()
+        ranks.store, ranks.group_rank, ranks.group_size = store, rank, world_size
+        ranks.timeout = self._timeout
+        return ReductionProcessGroup(ranks, self._settings)
 
     def abort(self, errored: bool = True) -> None:
         """Leave the quorum at once."""

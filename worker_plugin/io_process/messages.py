@@ -38,7 +38,6 @@ from reduction.values import from_json, to_json
 
 from worker_plugin.core.events import Broke, Close, Connect, Event, Leave, NoFallback
 from worker_plugin.core.identity import Identity
-from worker_plugin.discovery.addresses import Sources
 from worker_plugin.driver import Start
 from worker_plugin.timeline.recorder import Progress
 
@@ -120,7 +119,7 @@ def start_to_json(start: Start) -> dict[str, Any]:
     return {
         "identity": to_json(start.identity),
         "addresses": start.addresses,
-        "sources": to_json(start.sources),
+        "sources": start.sources,
         "transport": start.transport,
         "access": access_to_json(start.access),
         "private": {address: access_to_json(access) for address, access in start.private.items()},
@@ -136,7 +135,7 @@ def start_from_json(item: dict[str, Any]) -> Start:
     return Start(
         from_json(Identity, item["identity"]),
         tuple(item["addresses"]),
-        from_json(Sources, item["sources"]),
+        {text: tuple(named) for text, named in item["sources"].items()},
         item["transport"],
         access_from_json(item["access"]),
         {address: access_from_json(access) for address, access in item["private"].items()},

@@ -5,7 +5,7 @@ import re
 #: The oldest torch that works, as (major, minor). The extra `torch` in pyproject.toml says the
 #: same.
 OLDEST = (2, 8)
-#: From this one on a process group's backend can be written in Python (process_group/as_backend.py).
+#: From this one on a process group's backend can be written in Python (process_group/groups.py).
 WITH_BACKENDS = (2, 14)
 INSTALL = 'pip install "reduction-server[torch]"'
 

@@ -6,10 +6,8 @@ Importing this package registers the backend. That is only needed where torch do
 by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points`.
 
     register            makes a group for torch, which asks by name
-    group               the group of torch 2.8 to 2.13, a ProcessGroup
-    backend             the same for torch 2.14 and newer, a Backend inside of torch's own group
+    groups              the group of torch 2.8 to 2.13, and the backend for torch 2.14 and newer
     all_reduce          which all-reduces the reducers do, and how they are issued; what both have in common
-    members             the ranks of a group
     work                what an all-reduce returns
     completions         the threads that complete its future
     inner               the group of Gloo or NCCL that does everything else
@@ -17,10 +15,12 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points
     feedback            error feedback for HSDP
 """
 
+from _reduction_server_entry_points import register_backend
+
 from worker_plugin.process_group.feedback import add_error_feedback
 from worker_plugin.process_group.options import ReductionOptions
-from worker_plugin.process_group.register import register, state_of
+from worker_plugin.process_group.register import state_of
 
-register()
+register_backend()
 
 __all__ = ["ReductionOptions", "add_error_feedback", "state_of"]

@@ -1,7 +1,6 @@
 """All-reduces of a process group: which go through the reducers, how they are issued, and how the group ends.
 
-`ReducersFirst` is what the classes for older and newer versions of torch (as_group.py, as_backend.py) have
-in common.
+`ReducersFirst` is what the classes for older and newer versions of torch (groups.py) have in common.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from _reduction_server_entry_points import NAME
+from torch._C._distributed_c10d import _DistributedBackendOptions
 from torch.autograd.graph import increment_version
 from torch.distributed.distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ProcessGroup
 from torch.utils.weak import WeakIdKeyDictionary
@@ -21,8 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from worker_plugin.config import AllSettings
 from worker_plugin.discovery.rank_group import RankGroup, ranks_text
 from worker_plugin.process.at_exit import ClosedAtExit
-from worker_plugin.process_group.inner import not_compiled
-from worker_plugin.process_group.members import Members
+from worker_plugin.process_group.inner import backends_of, forward_all, not_compiled, register_backends
 from worker_plugin.process_group.order import Order
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.admission import each_once, is_admitted
@@ -36,18 +35,19 @@ class AllReducer:
     """The all-reduces of one process group: a state of its own, so a job of its own for each group.
 
     Args:
-        members: of the group; REDUCTION_TIMEOUT_S wins over their timeout.
+        group: its ranks, as torch describes them; REDUCTION_TIMEOUT_S wins over its timeout.
         settings: of the state, beside REDUCTION_*.
     """
 
-    def __init__(self, members: Members, settings: AllSettings) -> None:
-        ranks = members.global_ranks or tuple(range(members.size))
-        label = f"{ranks_text(ranks)} pg {members.name[:_NAME_CHARS_MAX]}" if members.name else ""
+    def __init__(self, group: _DistributedBackendOptions, settings: AllSettings) -> None:
+        # Without a default group nothing numbers the ranks but this group.
+        ranks = tuple(group.global_ranks_in_group) or tuple(range(group.group_size))
+        label = f"{ranks_text(ranks)} pg {group.group_id[:_NAME_CHARS_MAX]}" if group.group_id else ""
         settings = settings.copy()
         if not os.environ.get("REDUCTION_TIMEOUT_S"):
-            settings["timeout_s"] = members.timeout.total_seconds()
-        group = RankGroup(members.rank, members.size, ranks, label, members.store)
-        self.state = ReductionState.of_ranks(group, **settings)
+            settings["timeout_s"] = group.timeout.total_seconds()
+        own = RankGroup(group.group_rank, group.group_size, ranks, label, group.store)
+        self.state = ReductionState.of_ranks(own, **settings)
         #: The `Origin` of each tensor about to be reduced that gets error feedback, keyed by the tensor.
         self.origins: Any = WeakIdKeyDictionary()
         _all_reducers.add(self)
@@ -105,6 +105,20 @@ class ReducersFirst:
     _order: Order
     #: Does what reducers do not.
     _inner: ProcessGroup
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        forward_all(cls)
+
+    def _set_up(self, ranks: _DistributedBackendOptions, settings: AllSettings) -> dict[str, Any]:
+        """Make what the attributes refer to; return the backends of the inner group, by the kind of device."""
+        self.all_reducer = AllReducer(ranks, settings)
+        self._order = Order()
+        backends = backends_of(ranks, self.state.config)
+        # It asks Gloo or NCCL by the tensors' device.
+        self._inner = ProcessGroup(ranks.store, ranks.group_rank, ranks.group_size)
+        register_backends(self._inner, backends)
+        return backends
 
     @property
     def state(self) -> ReductionState:

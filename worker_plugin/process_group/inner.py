@@ -10,17 +10,17 @@ group the GIL is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _DistributedBackendOptions
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore, check_alive
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
-from worker_plugin.process_group.members import Members
 
 #: Methods of a process group but all-reduces and `barrier`, in all versions of torch; no version has them all.
 FORWARDED = (
@@ -51,7 +51,7 @@ FORWARDED = (
 _POINT_TO_POINT = ("recv", "recv_anysource", "send")
 
 
-def backends_of(members: Members, config: PluginConfig) -> dict[str, Any]:
+def backends_of(group: _DistributedBackendOptions, config: PluginConfig) -> dict[str, Any]:
     """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda".
 
     Gloo waits for the other ranks as long as the group's own time-out says.
@@ -59,22 +59,22 @@ def backends_of(members: Members, config: PluginConfig) -> dict[str, Any]:
     Raises:
         WorkerLost: see `BoundedStore.ask`.
     """
-    store, rank, size = members.store, members.rank, members.size
+    store, rank, size, timeout = group.store, group.group_rank, group.group_size, group.timeout
 
     def make(raw: Store) -> Any:
-        return dist.ProcessGroupGloo(PrefixStore("gloo/", raw), rank, size, timeout=members.timeout)
+        return dist.ProcessGroupGloo(PrefixStore("gloo/", raw), rank, size, timeout=timeout)
 
     check_alive(store, config)
-    gloo = BoundedStore(store, config).run(make, members.timeout.total_seconds() + EXTRA_S)
+    gloo = BoundedStore(store, config).run(make, timeout.total_seconds() + EXTRA_S)
     is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count by themselves
     if is_counted:
         gloo._set_sequence_number_for_group()
     backends: dict[str, Any] = {"cpu": gloo}
     if dist.is_nccl_available() and torch.cuda.is_available():
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = members.timeout
-        options.global_ranks_in_group = list(members.global_ranks)
-        options.group_name = members.name  # type: ignore[assignment]
+        options._timeout = timeout
+        options.global_ranks_in_group = list(group.global_ranks_in_group)
+        options.group_name = group.group_id  # type: ignore[assignment]
         nccl = dist.ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
         if is_counted:
             nccl._set_sequence_number_for_group()
@@ -90,20 +90,14 @@ def register_backends(group: ProcessGroup, backends: dict[str, Any]) -> None:
     group._set_default_backend(kinds["cpu"])
 
 
-_T = TypeVar("_T", bound=type)
 _C = TypeVar("_C", bound=Callable[..., Any])
 
 
-def forwards(names: Iterable[str], base: type) -> Callable[[_T], _T]:
-    """Give a class the methods of its base class that have these names; they call `self._inner`'s."""
-
-    def decorate(cls: _T) -> _T:
-        for name in names:
-            if hasattr(base, name):
-                setattr(cls, name, _forwarder(name))
-        return cls
-
-    return decorate
+def forward_all(cls: type) -> None:
+    """Have the methods of FORWARDED that a class has from torch call `self._inner`'s instead."""
+    for name in FORWARDED:
+        if hasattr(cls, name):
+            setattr(cls, name, _forwarder(name))
 
 
 def not_compiled(method: _C) -> _C:

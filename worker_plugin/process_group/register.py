@@ -1,35 +1,25 @@
-"""Makes the backend known to torch, and makes groups for it."""
+"""Makes groups for torch, which asks by name; and finds what is behind one."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from _reduction_server_entry_points import register_backend
 from reduction.errors import ConfigError
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
 from torch.distributed import ProcessGroup
 
 from worker_plugin.config import AllSettings
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 from worker_plugin.process_group.all_reduce import AllReducer, ReducersFirst
-from worker_plugin.process_group.as_backend import ReductionBackend
-from worker_plugin.process_group.as_group import ReductionProcessGroup
-from worker_plugin.process_group.members import Members
+from worker_plugin.process_group.groups import ReductionBackend, ReductionProcessGroup
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.state import ReductionState
 
 
-def register() -> None:
-    """Make the backend "reduction" known to torch. Idempotent."""
-    register_backend()
-
-
-def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:
+def make_group(options: _DistributedBackendOptions, pg_options: object) -> ProcessGroup | Backend:
     """Make a group, or the backend inside of a group, as torch asks for it.
 
     Args:
-        options: torch's `_DistributedBackendOptions`.
+        options: the ranks of the group.
         pg_options: what the user passed as `pg_options` or in `backend_override`, if anything.
 
     Raises:
@@ -44,15 +34,7 @@ def make_group(options: Any, pg_options: object) -> ProcessGroup | Backend:
             f"worker_plugin.process_group.ReductionOptions(...), or nothing"
         )
     kind = ReductionProcessGroup if is_too_old(torch.__version__, WITH_BACKENDS) else ReductionBackend
-    members = Members(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        tuple(options.global_ranks_in_group),
-        str(options.group_id),
-    )
-    return kind(members, settings)
+    return kind(options, settings)
 
 
 def state_of(group: ProcessGroup) -> ReductionState:

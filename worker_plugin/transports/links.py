@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from typing import Protocol
 
-from reduction.blocking import look_up
 from reduction.client.access import OPEN, Access
-from reduction.client.grpc_client import GrpcEndpoint
+from reduction.client.grpc_client import GrpcEndpoint, peers_of
 from reduction.client.tcp_client import TcpEndpoint
 from reduction.errors import ReducerUnavailable, ReductionError
 from reduction.model import Join, Push, ReducerFrame, WorkerFrame
@@ -211,11 +209,8 @@ class Links:
         return TcpEndpoint(address, is_required=self.transport == "tcp", access=access, memory=self.memory)
 
     async def _remember(self, address: str, peers: set[tuple[str, int]]) -> None:
-        host, _, port = address.rpartition(":")
-        with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
-            answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
-            peers |= {(str(answer[4][0]), int(port)) for answer in answers}
-            self.addresses |= peers
+        peers |= await peers_of(address)
+        self.addresses |= peers
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background. The set keeps a reference, without which the loop may lose a task."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -14,9 +13,8 @@ from typing import Any, NamedTuple
 
 import grpc
 from reduction import wire
-from reduction.blocking import look_up
 from reduction.client.access import Access
-from reduction.client.grpc_client import METHOD, GrpcEndpoint
+from reduction.client.grpc_client import METHOD, GrpcEndpoint, peers_of
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
@@ -81,6 +79,7 @@ class LobbyClient:
         self._paid_until = dict.fromkeys(addresses, 0.0)
         #: Why a reducer cannot be reached.
         self._reasons: dict[str, ReductionError] = {}
+        #: Of the connections, which forked children must drop.
         self._peers: set[tuple[str, int]] = set()
         self._changed = {address: asyncio.Event() for address in addresses}
         self._loop = io_loop()
@@ -152,7 +151,7 @@ class LobbyClient:
         """Stay in one lobby until the call ends."""
         address = endpoint.address
         reason: ReductionError | None = None
-        await self._remember(address)
+        self._peers |= await peers_of(address)
         is_silent = True
         method: Any = endpoint.channel().stream_stream(LOBBY_METHOD)
         call = method(metadata=endpoint.access.metadata)
@@ -208,13 +207,6 @@ class LobbyClient:
         paid_until = max(now, self._paid_until[address]) + 1 / LOBBY_SAYS_PER_S
         self._paid_until[address] = paid_until
         await asyncio.sleep(paid_until - now - LOBBY_SAYS_MAX / 2 / LOBBY_SAYS_PER_S)
-
-    async def _remember(self, address: str) -> None:
-        """Note the address of the connection, which forked children must drop."""
-        host, _, port = address.rpartition(":")
-        with contextlib.suppress(OSError, ValueError):
-            answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
-            self._peers |= {(str(answer[4][0]), int(port)) for answer in answers}
 
 
 def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> dict[bytes, _Known]:

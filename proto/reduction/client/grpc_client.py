@@ -12,12 +12,14 @@ from typing import Any
 import grpc
 
 from reduction import limits, wire
+from reduction.blocking import look_up
 from reduction.client.access import OPEN, Access
 from reduction.errors import ReducerAbsent, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.model import WorkerFrame
 from reduction.security.tls_refusal import why_refused
 from reduction.text import printable
 from reduction.transports.grpc_reasons import plain, shorter
+from reduction.transports.grpc_sockets import Address
 from reduction.transports.interface import Sink
 from reduction.v1 import reduction_pb2 as pb
 
@@ -107,6 +109,15 @@ class GrpcEndpoint:
             await self._channel.close()
 
 
+async def peers_of(address: str) -> set[Address]:
+    """Return what gRPC's sockets to HOST:PORT may be connected to; nothing if the host has no address."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
+        answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
+        return {(str(answer[4][0]), int(port)) for answer in answers}
+    return set()
+
+
 class GrpcStream:
     """One Session call; see `RemoteStream`."""
 
@@ -136,20 +147,13 @@ class GrpcStream:
     def divert(self) -> None:
         """Do nothing: gRPC receives into memory of its own, never into the sink's."""
 
+    # It has no connection of its own. `fork` finds gRPC's sockets by their addresses.
     sent = None
+    descriptor = -1
+    plane = ""
 
     def pace(self, bytes_per_s: int) -> None:
         """Do nothing: it has no connection of its own; see `Links.pace`."""
-
-    @property
-    def descriptor(self) -> int:
-        """-1: gRPC does not tell; `fork` finds its sockets by their addresses."""
-        return -1
-
-    @property
-    def plane(self) -> str:
-        """Empty: it has no connection of its own."""
-        return ""
 
     def cancel(self) -> None:
         """End the stream at once."""

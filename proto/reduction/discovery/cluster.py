@@ -28,14 +28,12 @@ class Cluster:
     role: Role | None = None
     #: Position of this host among the reducers or the workers.
     index: int | None = None
-    #: A stable name for the job, None if the source has none.
-    job: str | None = None
     #: What a reducer on this host binds to; None if it is not a reducer.
     bind: str | None = None
 
 
 def cluster_of_hosts(
-    source: str, reducers: Sequence[str], port: int, workers: Sequence[str], own: str | None, job: str | None
+    source: str, reducers: Sequence[str], port: int, workers: Sequence[str], own: str | None
 ) -> Cluster:
     """Return the cluster of a platform that lists hosts, each with one reducer or one node of workers.
 
@@ -45,7 +43,6 @@ def cluster_of_hosts(
         port: where all of them listen.
         workers: their hosts.
         own: the name of this host in one of the lists.
-        job: a stable name.
     """
     role: Role | None = "reducer" if own in reducers else "worker" if own in workers else None
     index = None
@@ -57,6 +54,5 @@ def cluster_of_hosts(
         tuple(workers),
         role,
         index,
-        job,
         f"0.0.0.0:{port}" if role == "reducer" else None,
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
 
 from reduction.discovery.address_forms import check_address, expand, join_host_and_port
-from reduction.discovery.cluster import Cluster, Role
+from reduction.discovery.cluster import Cluster, cluster_of_hosts
 from reduction.errors import ConfigError
 
 #: Whether an entry of a list stands for the present host.
@@ -31,7 +32,7 @@ def hosts_in(name: str, text: str) -> tuple[str, ...]:
     for entry in filter(None, map(str.strip, text.split(","))):
         bare = entry.removeprefix("[").removesuffix("]")
         try:
-            check_address(f"{_bracketed(bare)}:1")
+            check_address(join_host_and_port(bare, 1))
         except ConfigError:
             raise ConfigError(f"{name}: {entry!r} is not a host: write names without a port") from None
         found += expand(bare)
@@ -63,20 +64,11 @@ def cluster_of_lists(workers: str, reducers: str, port: int, is_own: IsOwn) -> C
         raise ConfigError(
             f"this host is {own[0]!r} as well as {own[1]!r} of the lists: say which with --host"
         )
-    role: Role | None = None
-    index = bind = None
-    if own:
-        role = "reducer" if own[0] in of_reducers else "worker"
-        index = (of_reducers if role == "reducer" else of_workers).index(own[0])
-        bind = join_host_and_port(own[0] if _is_ip(own[0]) else "0.0.0.0", port)
-    return Cluster(
-        "--hosts",
-        tuple(join_host_and_port(host, port) for host in of_reducers),
-        of_workers,
-        role,
-        index,
-        bind=bind if role == "reducer" else None,
-    )
+    name = own[0] if own else None
+    cluster = cluster_of_hosts("--hosts", of_reducers, port, of_workers, name)
+    addresses = {host: join_host_and_port(host, port) for host in of_reducers}
+    bind = addresses[name] if name in addresses and _is_ip(name) else cluster.bind
+    return replace(cluster, reducers=tuple(addresses.values()), bind=bind)
 
 
 def _is_ip(host: str) -> bool:
@@ -84,7 +76,3 @@ def _is_ip(host: str) -> bool:
         return bool(ipaddress.ip_address(host))
     except ValueError:
         return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

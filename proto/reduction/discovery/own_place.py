@@ -14,14 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reduction.discovery.cluster import DEFAULT_PORT, REDUCERS_VARIABLE, Cluster
-from reduction.discovery.platforms import vertex
-from reduction.discovery.platforms.automatic import named_by_platform
-from reduction.discovery.schemes import cluster_of, scheme_of, split
+from reduction.discovery.platforms.automatic import naming_platform
+from reduction.discovery.schemes import FIXED, cluster_of, scheme_of, split
 from reduction.errors import ConfigError
 
 STEP = "SLURM_STEP_NODELIST"
-#: The schemes that know which host this one is. Ray is not asked, because that would connect to it.
-_WITH_ROLES = ("vertex", "sagemaker", "slurm")
 
 
 def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
@@ -46,12 +43,10 @@ def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
 
 def _find(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
     for text in split(environ.get(REDUCERS_VARIABLE, "")):
-        if scheme_of(text) in _WITH_ROLES:
+        if scheme_of(text) in FIXED:  # Ray is not asked, because that would connect to it
             return cluster_of(text, environ), f"{REDUCERS_VARIABLE}={text}"
-    named = named_by_platform(environ)
-    if named is not None:
-        text = "vertex:" if named.source == vertex.VARIABLE else "sagemaker:"
-        return cluster_of(text, environ), named.source
+    if (found := naming_platform(environ)) is not None:
+        return found
     nodes = environ.get(STEP)
     if nodes and environ.get("SLURMD_NODENAME"):
         return cluster_of(f"slurm:nodes={nodes}:{DEFAULT_PORT}", environ), STEP

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import TypeAlias
 
 from reduction.blocking import begin, look_up
 from reduction.discovery.address_forms import DnsName, dns_name, expand, is_dns, join_host_and_port
@@ -22,17 +24,17 @@ log = logging.getLogger(__name__)
 #: least as long to answer.
 DNS_RETRY_S = 0.5
 
+#: The strings that may stand for other reducers later (`may_change`), and what each stood for at the start.
+Sources: TypeAlias = Mapping[str, tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What strings stand for, without repetitions."""
+    """What strings stand for."""
 
-    #: All addresses, as HOST:PORT.
+    #: All addresses, as HOST:PORT, without repetitions.
     addresses: tuple[str, ...]
-    #: Those of DNS names among them.
-    of_names: tuple[str, ...] = ()
-    #: Those of other strings that may stand for other reducers later.
-    of_lists: tuple[str, ...] = ()
+    sources: Sources
 
 
 def resolve(
@@ -48,23 +50,19 @@ def resolve(
         ReducerUnavailable: a name has too few addresses after `timeout_s` seconds, or whoever knows the
             reducers has not answered until then.
     """
-    resolved: dict[str, None] = {}
-    of_names: dict[str, None] = {}
-    of_lists: dict[str, None] = {}
+    named: dict[str, tuple[str, ...]] = {}
     for text in texts:
         if is_dns(text):
-            found = _wait_for_name(dns_name(text), timeout_s, warn_s)
-            of_names.update(dict.fromkeys(found))
+            named[text] = _wait_for_name(dns_name(text), timeout_s, warn_s)
         elif scheme_of(text) is not None:
             asked = begin(partial(cluster_of, text, environ))
             if not wait([asked], timeout_s).done:
                 raise ReducerUnavailable(f"{text}: no answer within {timeout_s:g} s")
-            found = asked.result().reducers
-            of_lists.update(dict.fromkeys(found if may_change(text) else ()))
+            named[text] = asked.result().reducers
         else:
-            found = expand(text)
-        resolved.update(dict.fromkeys(found))
-    return Resolved(tuple(resolved), tuple(of_names), tuple(of_lists))
+            named[text] = expand(text)
+    addresses = dict.fromkeys(chain.from_iterable(named.values()))
+    return Resolved(tuple(addresses), {text: found for text, found in named.items() if may_change(text)})
 
 
 def _wait_for_name(dns: DnsName, timeout_s: float, warn_s: float) -> tuple[str, ...]:

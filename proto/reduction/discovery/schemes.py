@@ -35,9 +35,9 @@ SCHEMES: dict[str, Find] = {
     "file": file.find,
 }
 ENTRY_POINTS = "reduction.discovery"
-#: Schemes of platforms that tell a job's reducers once, at its start. What others say may change, and those
-#: of installed packages may, too.
-_FIXED = ("vertex", "sagemaker", "slurm")
+#: Schemes of platforms that tell a job's reducers once, at its start, and know which host this one is. What others
+#: say may change, and those of installed packages may, too.
+FIXED = ("vertex", "sagemaker", "slurm")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+-]*):(?!//)")
 _HOST_AND_PORT = re.compile(r"[^:]+:[0-9]+")
@@ -64,7 +64,7 @@ def scheme_of(text: str) -> str | None:
 def may_change(text: str) -> bool:
     """Whether a string may stand for other reducers later: a DNS name, a file, a pool of Ray."""
     scheme = scheme_of(text)
-    return is_dns(text) or (scheme is not None and scheme not in _FIXED)
+    return is_dns(text) or (scheme is not None and scheme not in FIXED)
 
 
 def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import socket
+import struct
 
 from reduction.errors import ConfigError
 from reduction.limits import ID_BYTES, LINK_MBIT_MAX
 
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([mgt])(?:bit(?:/s)?|bps)?", re.IGNORECASE)
 _MBIT = {"m": 1, "g": 1_000, "t": 1_000_000}
+#: linux/sockios.h.
+_SIOCGIFADDR = 0x8915
 
 
 def loopback_id() -> str:
@@ -50,6 +54,16 @@ def link_mbit(name: str, text: str) -> int:
             f"25 Gbit/s or 100M, from 1M to {LINK_MBIT_MAX // 1_000_000}T"
         )
     return mbit
+
+
+def address_of_interface(name: str) -> str | None:
+    """Return the IPv4 address of a network interface, None if it has none, or if there is no such interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
 
 
 def own_host() -> bytes:

@@ -97,10 +97,8 @@ def _wait(futures: list[concurrent.futures.Future[Any]], timeout: float) -> None
         threads.sleep(0.01)
 
 
-def _look_up(host: str, port: int) -> concurrent.futures.Future[list[Any]]:
-    future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
-    future.set_result([])
-    return future
+async def _peers_of(address: str) -> set[tuple[str, int]]:
+    return set()
 
 
 def _client_of(config: PluginConfig, own: Worker, generation: Generation, local_size: int) -> client.Client:
@@ -145,7 +143,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
         (
             lobby_client,
             loop
-            | {"time": _TIME, "GrpcEndpoint": Endpoint, "look_up": _look_up, "wait": _wait}
+            | {"time": _TIME, "GrpcEndpoint": Endpoint, "peers_of": _peers_of, "wait": _wait}
             | {"life_port": lambda: 1}
             | {"fork": SimpleNamespace(register=_nothing)},
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reduction.discovery.cluster import DEFAULT_PORT, Cluster
+from reduction.discovery.cluster import Cluster
 from reduction.discovery.platforms import sagemaker, vertex
 from reduction.discovery.schemes import check_texts
 from reduction.errors import ConfigError
@@ -20,16 +20,31 @@ class Named:
 
 
 def named_by_platform(environ: Mapping[str, str]) -> Named | None:
-    """Return the reducers of Vertex AI's third worker pool, or of SageMaker's instance group `reducers`.
+    """Return the reducers of `naming_platform`.
+
+    Raises:
+        ConfigError: see there.
+    """
+    found = naming_platform(environ)
+    return None if found is None else Named(found[0].reducers, found[1])
+
+
+def naming_platform(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
+    """Return a cluster that has Vertex AI's third worker pool or SageMaker's instance group `reducers`, and its source.
 
     Raises:
         ConfigError: a platform's document is malformed, or two platforms name reducers.
     """
-    named = [found for found in (_of_vertex(environ), _of_sagemaker(environ)) if found is not None]
-    if len(named) > 1:
-        both = " and ".join(f"{found.source} ({', '.join(found.texts)})" for found in named)
+    naming = [(cluster, source) for cluster, source in _clusters(environ) if cluster.reducers]
+    for cluster, source in naming:
+        try:
+            check_texts(cluster.reducers)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
+    if len(naming) > 1:
+        both = " and ".join(f"{source} ({', '.join(cluster.reducers)})" for cluster, source in naming)
         raise ConfigError(f"two platforms name reducers, {both}: pass reducers= or set REDUCTION_REDUCERS")
-    return named[0] if named else None
+    return naming[0] if naming else None
 
 
 def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
@@ -40,34 +55,18 @@ def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
     Raises:
         ConfigError: a document is malformed, or both platforms are there.
     """
-    spec, document = environ.get(vertex.VARIABLE), sagemaker.read(environ)
-    if spec and document is not None:
-        raise ConfigError(f"both {vertex.VARIABLE} and SageMaker's resourceconfig.json are there: unset one")
-    if spec:
-        return vertex.parse(spec, job_id=environ.get(vertex.JOB_ID))
-    if document is not None:
-        return sagemaker.whole(document, environ.get(sagemaker.JOB_NAME))
-    return None
+    clusters = _clusters(environ)
+    if len(clusters) > 1:
+        both = " and ".join(source for _, source in clusters)
+        raise ConfigError(f"both {both} are there: unset one")
+    return clusters[0][0] if clusters else None
 
 
-def _of_vertex(environ: Mapping[str, str]) -> Named | None:
-    spec = environ.get(vertex.VARIABLE)
-    return _named(vertex.parse(spec).reducers, vertex.VARIABLE) if spec else None
-
-
-def _of_sagemaker(environ: Mapping[str, str]) -> Named | None:
-    document = sagemaker.read(environ)
-    if document is None or sagemaker.GROUP not in sagemaker.groups(document):
-        return None
-    cluster = sagemaker.parse(document, sagemaker.GROUP, DEFAULT_PORT)
-    return _named(cluster.reducers, "SageMaker's resourceconfig.json")
-
-
-def _named(reducers: tuple[str, ...], source: str) -> Named | None:
-    if not reducers:
-        return None
-    try:
-        check_texts(reducers)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
-    return Named(reducers, source)
+def _clusters(environ: Mapping[str, str]) -> list[tuple[Cluster, str]]:
+    """Return what the documents of platforms say, each with its name."""
+    found = []
+    if spec := environ.get(vertex.VARIABLE):
+        found.append((vertex.parse(spec), vertex.VARIABLE))
+    if (document := sagemaker.read(environ)) is not None:
+        found.append((sagemaker.parse(document), "SageMaker's resourceconfig.json"))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from reduction.errors import ConfigError
@@ -18,30 +18,26 @@ class Malformed(Exception):
     """A document has another shape than its platform gives it; the message says where."""
 
 
-def parse_object(source: str, writer: str, text: str) -> dict[str, Any]:
-    """Return a document that is a JSON object.
+def parse_document(source: str, writer: str, text: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
+    """Return what a function makes of a document that is a JSON object.
 
     Args:
-        source: where it was found.
+        source: where the document was found.
         writer: whose form it should have.
         text: the document.
+        parse: takes the object, and may raise `Malformed`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is no object, or `parse` has raised.
     """
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
             raise Malformed("it is not an object")
+        return parse(document)
     except (ValueError, RecursionError, Malformed) as error:
-        raise malformed(source, writer, text, str(error)) from None
-    return document
-
-
-def malformed(source: str, writer: str, text: str, reason: str) -> ConfigError:
-    """Return the error of a document."""
-    shown = " ".join(text[:SHOWN_CHARACTERS].split())
-    return ConfigError(f"{source} is not what {writer} writes ({reason}): {shown}")
+        shown = " ".join(text[:SHOWN_CHARACTERS].split())
+        raise ConfigError(f"{source} is not what {writer} writes ({error}): {shown}") from None
 
 
 def strings(fields: Mapping[str, Any], key: str) -> list[str]:

@@ -20,12 +20,11 @@ from typing import Any
 
 from reduction.discovery.address_forms import port_of
 from reduction.discovery.cluster import DEFAULT_PORT, Cluster, cluster_of_hosts
-from reduction.discovery.platforms.documents import Malformed, malformed, objects, parse_object, strings
+from reduction.discovery.platforms.documents import Malformed, objects, parse_document, strings
 from reduction.errors import ConfigError
 
 VARIABLE = "SM_RESOURCE_CONFIG"
 GROUP = "reducers"
-JOB_NAME = "TRAINING_JOB_NAME"
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -41,7 +40,11 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} is there, so this is no SageMaker training"
         )
-    return parse(document, group or GROUP, number, environ.get(JOB_NAME))
+    cluster = parse(document, group or GROUP, number)
+    if not cluster.reducers:
+        others = ", ".join(map(repr, _read(document)[1])) or "none"
+        raise ConfigError(f"resourceconfig.json has no instance group {group or GROUP!r}; it has {others}")
+    return cluster
 
 
 def path(environ: Mapping[str, str]) -> Path:
@@ -65,60 +68,33 @@ def read(environ: Mapping[str, str]) -> str | None:
         raise ConfigError(f"{path(environ)} cannot be read: {error}") from None
 
 
-def groups(document: str) -> dict[str, list[str]]:
-    """Return the hosts of each group of a resourceconfig.json, sorted by their numbers.
+def parse(document: str, group: str = GROUP, port: int = DEFAULT_PORT) -> Cluster:
+    """Return the cluster of a resourceconfig.json with the reducers in one of its groups; none if that is not there.
 
     Raises:
-        ConfigError: it is malformed.
+        ConfigError: it is malformed, or the group has no hosts.
     """
-    return _groups(document, parse_object("resourceconfig.json", "SageMaker", document))
-
-
-def parse(document: str, group: str, port: int, job_name: str | None = None) -> Cluster:
-    """Return the cluster of a resourceconfig.json, with the reducers in one of its groups.
-
-    Raises:
-        ConfigError: it is malformed, or has no such group.
-    """
-    found = groups(document)
-    if found.get(group) == []:
+    own, hosts_of = _read(document)
+    if hosts_of.get(group) == []:
         raise ConfigError(f"resourceconfig.json says that the instance group {group!r} has no hosts")
-    if group not in found:
-        others = ", ".join(repr(name) for name in found if name != group) or "none"
-        raise ConfigError(f"resourceconfig.json has no instance group {group!r}; it has {others}")
-    return _cluster(document, group, port, job_name)
-
-
-def whole(document: str, job_name: str | None = None) -> Cluster:
-    """Return the cluster of a resourceconfig.json; without a group `reducers` it has none.
-
-    Raises:
-        ConfigError: it is malformed.
-    """
-    return _cluster(document, GROUP, DEFAULT_PORT, job_name)
-
-
-def _cluster(document: str, group: str, port: int, job_name: str | None) -> Cluster:
-    fields = parse_object("resourceconfig.json", "SageMaker", document)
-    hosts_of = _groups(document, fields)
     reducers = hosts_of.pop(group, [])
     workers = _in_order([host for hosts in hosts_of.values() for host in hosts])
-    own = fields.get("current_host")
-    job = f"sagemaker-{job_name}" if job_name else None
-    return cluster_of_hosts("sagemaker", reducers, port, workers, own, job)
+    return cluster_of_hosts("sagemaker", reducers, port, workers, own)
 
 
-def _groups(document: str, fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    try:
-        found: dict[str, list[str]] = {}
-        for group in objects(fields, "instance_groups"):
-            name = group.get("instance_group_name")
-            if not isinstance(name, str):
-                raise Malformed(f"instance_group_name is not text: {name!r}")
-            found[name] = _in_order(strings(group, "hosts"))
-        return found
-    except Malformed as error:
-        raise malformed("resourceconfig.json", "SageMaker", document, str(error)) from None
+def _read(document: str) -> tuple[Any, dict[str, list[str]]]:
+    """Return what the document calls this host, and the hosts of each group, sorted by their numbers."""
+    return parse_document("resourceconfig.json", "SageMaker", document, _hosts)
+
+
+def _hosts(fields: Mapping[str, Any]) -> tuple[Any, dict[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for group in objects(fields, "instance_groups"):
+        name = group.get("instance_group_name")
+        if not isinstance(name, str):
+            raise Malformed(f"instance_group_name is not text: {name!r}")
+        found[name] = _in_order(strings(group, "hosts"))
+    return fields.get("current_host"), found
 
 
 def _in_order(hosts: list[str]) -> list[str]:

@@ -46,10 +46,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     lists = list(components.values()) or [environ.get("SLURM_JOB_NODELIST", "")]
     nodes = dict.fromkeys(itertools.chain.from_iterable(map(hostnames, lists)))
     workers = [node for node in nodes if node not in reducers]
-    # In a step of another component SLURM_JOB_ID can be that component's.
-    job = environ.get("SLURM_JOB_ID_HET_GROUP_0") or environ.get("SLURM_JOB_ID")
-    own = environ.get("SLURMD_NODENAME")
-    return cluster_of_hosts("slurm", reducers, number, workers, own, f"slurm-{job}" if job else None)
+    return cluster_of_hosts("slurm", reducers, number, workers, environ.get("SLURMD_NODENAME"))
 
 
 def _components(environ: Mapping[str, str]) -> dict[int, str]:

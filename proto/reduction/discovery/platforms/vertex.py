@@ -5,8 +5,7 @@ https://cloud.google.com/vertex-ai/docs/training/distributed-training says what 
     {"cluster": {"workerpool0": ["HOST:2222"], "workerpool2": [...]}, "task": {"type": "workerpool0",
      "index": 0, "trial": "1"}}
 
-Pools 0 and 1 are the workers. CLOUD_ML_JOB_ID is the job's number. Trials of a tuning job share it,
-and nothing else.
+Pools 0 and 1 are the workers.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from reduction.discovery.cluster import Cluster, Role
-from reduction.discovery.platforms.documents import Malformed, malformed, parse_object, strings
+from reduction.discovery.platforms.documents import Malformed, parse_document, strings
 from reduction.errors import ConfigError
 
 VARIABLE = "CLUSTER_SPEC"
 POOL = "workerpool2"
-JOB_ID = "CLOUD_ML_JOB_ID"
 
 
 def find(text: str, environ: Mapping[str, str]) -> Cluster:
@@ -38,26 +36,22 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"reducers {text!r}: {VARIABLE} is not set, so this is not a Vertex AI job of several replicas"
         )
-    cluster = parse(spec, pool, environ.get(JOB_ID))
+    cluster = parse(spec, pool)
     if not cluster.reducers:
         raise ConfigError(f"reducers {text!r}: {VARIABLE} has no replicas in {pool}")
     return cluster
 
 
-def parse(spec: str, pool: str = POOL, job_id: str | None = None) -> Cluster:
+def parse(spec: str, pool: str = POOL) -> Cluster:
     """Return the cluster of a CLUSTER_SPEC; its `reducers` are empty if the pool is.
 
     Raises:
         ConfigError: it is malformed.
     """
-    document = parse_object(VARIABLE, "Vertex AI", spec)
-    try:
-        return _parse(document, pool, job_id)
-    except Malformed as error:
-        raise malformed(VARIABLE, "Vertex AI", spec, str(error)) from None
+    return parse_document(VARIABLE, "Vertex AI", spec, lambda document: _parse(document, pool))
 
 
-def _parse(document: Mapping[str, Any], pool: str, job_id: str | None) -> Cluster:
+def _parse(document: Mapping[str, Any], pool: str) -> Cluster:
     pools, task = document.get("cluster"), document.get("task") or {}
     if not isinstance(pools, dict):
         raise Malformed("it has no object 'cluster'")
@@ -77,15 +71,11 @@ def _parse(document: Mapping[str, Any], pool: str, job_id: str | None) -> Cluste
             bind = f"0.0.0.0:{reducers[index].rpartition(':')[2]}"
         elif own_pool == "workerpool1":
             index += len(strings(pools, "workerpool0"))
-    job = None
-    if job_id:
-        job = f"vertex-{job_id}" + (f"-{task['trial']}" if task.get("trial") else "")
     return Cluster(
         "vertex",
         tuple(reducers),
         tuple(address.rpartition(":")[0] or address for address in workers),
         role,
         None if role is None else index,
-        job,
         bind,
     )

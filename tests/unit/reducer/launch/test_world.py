@@ -8,7 +8,7 @@ from reducer.launch.serving import serve_options
 from reducer.launch.world import check, variables
 
 WORKER = Cluster("vertex", ("r:2222",), ("chief", "w-0", "w-1"), "worker", 2)
-REDUCER = Cluster("vertex", ("r:2222",), ("chief", "w-0", "w-1"), "reducer", 0, None, "0.0.0.0:2222")
+REDUCER = Cluster("vertex", ("r:2222",), ("chief", "w-0", "w-1"), "reducer", 0, "0.0.0.0:2222")
 TORCHRUN = ("torchrun", "--nproc-per-node", "4")
 MODULE = ("python", "-m", "torch.distributed.run")
 

@@ -27,7 +27,7 @@ def cluster(workers, reducers, own, port=50051):
 )
 def test_each_host_of_the_lists(own, role, index, bind):
     reducers = ("big:6000", "10.0.0.5:6000", "[fd00::5]:6000")
-    expected = Cluster("--hosts", reducers, ("gpu-0", "gpu-1"), role, index, None, bind)
+    expected = Cluster("--hosts", reducers, ("gpu-0", "gpu-1"), role, index, bind)
     assert cluster("gpu-{0..1}", "big, 10.0.0.5,[fd00::5]", own, 6000) == expected
 
 

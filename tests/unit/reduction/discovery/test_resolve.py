@@ -38,7 +38,7 @@ def dns(monkeypatch):
 def test_addresses_and_ranges_need_no_name_server(dns):
     listed = ("r-{0..2}.svc:50051", "r-1.svc:50051", "b:2", "a:1", "b:2")
     expected = ("r-0.svc:50051", "r-1.svc:50051", "r-2.svc:50051", "b:2", "a:1")
-    assert resolve(listed, 1.0, 1000.0) == Resolved(expected)
+    assert resolve(listed, 1.0, 1000.0) == Resolved(expected, {})
     assert dns.asked == []
 
 
@@ -47,7 +47,10 @@ def test_a_name_becomes_all_its_addresses_sorted_and_none_comes_twice(dns):
     listed = ("10.0.0.7:50051", "dns:all.svc:50051", "dns:some:50051", "c:3")
     assert resolve(listed, 1.0, 1000.0) == Resolved(
         ("10.0.0.7:50051", "10.0.0.5:50051", "[fd00::1]:50051", "c:3"),
-        ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051"),
+        {
+            "dns:all.svc:50051": ("10.0.0.5:50051", "10.0.0.7:50051", "[fd00::1]:50051"),
+            "dns:some:50051": ("10.0.0.7:50051",),
+        },
     )
     assert dns.asked == [(100.0, "all.svc", 50051), (100.0, "some", 50051)]
 
@@ -92,7 +95,8 @@ def test_only_some_schemes_may_stand_for_other_reducers_later(dns, tmp_path):
     texts = ("b:2", f"file:{tmp_path}/list", "slurm:0:3", "dns:n:4")
     found = resolve(texts, 1.0, 1000.0, {"SLURM_JOB_NODELIST_HET_GROUP_0": "c[1-2]"})
     assert found == Resolved(
-        ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"), of_names=("10.0.0.5:4",), of_lists=("a:1", "b:2")
+        ("b:2", "a:1", "c1:3", "c2:3", "10.0.0.5:4"),
+        {f"file:{tmp_path}/list": ("a:1", "b:2"), "dns:n:4": ("10.0.0.5:4",)},
     )
 
 

@@ -29,14 +29,13 @@ def document(host="algo-1", key="current_group_name", **groups):
     ],
 )
 def test_every_host_of_a_heterogeneous_cluster(key, host, role, index, bind):
-    environ = {"SM_RESOURCE_CONFIG": document(host, key=key), "TRAINING_JOB_NAME": "cnn-2026"}
+    environ = {"SM_RESOURCE_CONFIG": document(host, key=key)}
     assert cluster_of("sagemaker:reducers:6000", environ) == Cluster(
         "sagemaker",
         ("algo-2:6000", "algo-10:6000"),
         ("algo-1", "algo-11"),
         role,
         index,
-        "sagemaker-cnn-2026",
         bind,
     )
 
@@ -46,7 +45,7 @@ def test_the_file_and_what_may_be_left_out(tmp_path):
     folder.mkdir(parents=True)
     (folder / "resourceconfig.json").write_text(document())
     found = cluster_of("sagemaker:", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
-    assert (found.reducers, found.job) == (("algo-2:50051", "algo-10:50051"), None)
+    assert found.reducers == ("algo-2:50051", "algo-10:50051")
     found = cluster_of("sagemaker:gpu", {"SAGEMAKER_BASE_DIR": str(tmp_path)})
     assert (found.reducers, found.role) == (("algo-1:50051", "algo-11:50051"), "reducer")
 

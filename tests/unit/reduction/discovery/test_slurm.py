@@ -16,9 +16,6 @@ from reduction.limits import ADDRESSES_MAX
 
 # As Slurm 22.05 sets them for two components: in the batch step, and in a step of the second one.
 BATCH = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_JOB_ID_HET_GROUP_0": "4711",
-    "SLURM_JOB_ID_HET_GROUP_1": "4712",
     "SLURM_HET_SIZE": "2",
     "SLURM_JOB_NODELIST": "gpu[1-2]",
     "SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[1-2]",
@@ -26,7 +23,6 @@ BATCH = {
     "SLURMD_NODENAME": "gpu1",
 }
 STEP = BATCH | {
-    "SLURM_JOB_ID": "4712",
     "SLURM_JOB_NODELIST": "cpu-red[01-02]",
     "SLURMD_NODENAME": "cpu-red02",
 }
@@ -40,15 +36,13 @@ REDUCERS = ("cpu-red01:50051", "cpu-red02:50051")
 )
 @pytest.mark.parametrize("text", ["slurm:1:50051", "slurm:nodes=cpu-red[01-02]:50051"])
 def test_a_heterogeneous_job(text, environ, role, index, bind):
-    assert cluster_of(text, environ) == Cluster(
-        "slurm", REDUCERS, ("gpu1", "gpu2"), role, index, "slurm-4711", bind
-    )
+    assert cluster_of(text, environ) == Cluster("slurm", REDUCERS, ("gpu1", "gpu2"), role, index, bind)
 
 
 def test_two_steps_of_one_allocation():
-    environ = {"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[1-4]", "SLURMD_NODENAME": "n4"}
+    environ = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURMD_NODENAME": "n4"}
     assert cluster_of("slurm:nodes=n[1-2],n1:7", environ) == Cluster(
-        "slurm", ("n1:7", "n2:7"), ("n3", "n4"), "worker", 1, "slurm-9", None
+        "slurm", ("n1:7", "n2:7"), ("n3", "n4"), "worker", 1
     )
 
 

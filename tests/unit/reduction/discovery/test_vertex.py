@@ -38,22 +38,20 @@ def spec(pool="workerpool0", index=0, pools=POOLS, **task):
     ],
 )
 def test_every_replica_of_a_job(task, role, index, bind):
-    found = cluster_of("vertex:", {"CLUSTER_SPEC": spec(*task, trial="7"), "CLOUD_ML_JOB_ID": "4711"})
-    assert found == Cluster(
-        "vertex", tuple(POOLS["workerpool2"]), WORKERS, role, index, "vertex-4711-7", bind
-    )
+    found = cluster_of("vertex:", {"CLUSTER_SPEC": spec(*task, trial="7")})
+    assert found == Cluster("vertex", tuple(POOLS["workerpool2"]), WORKERS, role, index, bind)
 
 
 def test_a_job_without_workers_beside_the_primary_one_and_without_trials():
     pools = {"workerpool0": ["a:2222"], "workerpool2": ["r:2222"]}
-    found = cluster_of("vertex:workerpool2", {"CLUSTER_SPEC": spec(pools=pools), "CLOUD_ML_JOB_ID": "1"})
-    assert (found.reducers, found.workers, found.job) == (("r:2222",), ("a",), "vertex-1")
+    found = cluster_of("vertex:workerpool2", {"CLUSTER_SPEC": spec(pools=pools)})
+    assert (found.reducers, found.workers) == (("r:2222",), ("a",))
 
 
 def test_reducers_in_another_pool():
     found = cluster_of("vertex:workerpool1", {"CLUSTER_SPEC": spec("workerpool1", 1)})
     assert (found.reducers, found.workers) == (tuple(POOLS["workerpool1"]), WORKERS[:1])
-    assert (found.role, found.index, found.job) == ("reducer", 1, None)
+    assert (found.role, found.index) == ("reducer", 1)
 
 
 def test_a_spec_without_a_task():

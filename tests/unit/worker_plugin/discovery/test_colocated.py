@@ -157,7 +157,7 @@ def network(monkeypatch):
     interfaces, ways = {}, {}
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(colocated, "_address_of_interface", interfaces.get)
+    monkeypatch.setattr(colocated, "address_of_interface", interfaces.get)
     monkeypatch.setattr(colocated, "_address_towards", lambda host, _: ways.get(host))
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces)))
     interfaces["lo"] = "127.0.0.1"
@@ -198,7 +198,7 @@ def test_a_host_without_an_address_must_be_told_one(network):
 
 
 def test_the_loopback_interface_has_the_loopback_address():
-    assert colocated._address_of_interface("lo") == "127.0.0.1"
-    assert colocated._address_of_interface("nothing") is None
+    assert colocated.address_of_interface("lo") == "127.0.0.1"
+    assert colocated.address_of_interface("nothing") is None
     assert colocated._address_towards("127.0.0.1", 60.0) == "127.0.0.1"
     assert colocated._address_towards("no such host.", 60.0) is None

@@ -10,7 +10,7 @@ from reduction.discovery.platforms.automatic import Named
 
 from worker_plugin.config import build
 from worker_plugin.discovery import addresses
-from worker_plugin.discovery.addresses import Finder, Sources, configured, dns_names_in, lists_in, look_up
+from worker_plugin.discovery.addresses import Finder, configured, look_up
 
 SPEC = {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool2": ["b:2"]}})}
 
@@ -38,14 +38,6 @@ def answers(*hosts):
 )
 def test_the_order_of_sources(arguments, environ, named):
     assert configured(build(arguments, environ), environ) == named
-
-
-def test_what_may_change_later_are_names_and_lists():
-    assert lists_in(("a:1", "dns:b:2", "file:/x", "slurm:0:1", "vertex:", "ray:night")) == (
-        "file:/x",
-        "ray:night",
-    )
-    assert dns_names_in(("a:1", "dns:b:2", "c-{0..1}:3", "dns:d:4?count=2")) == ("dns:b:2", "dns:d:4?count=2")
 
 
 def looked_up(monkeypatch, names, *script):
@@ -76,7 +68,7 @@ def test_looking_up_again_needs_an_answer_for_every_name(monkeypatch):
 def test_files_are_read_again_and_names_looked_up(tmp_path, monkeypatch, caplog):
     path = tmp_path / "list"
     path.write_text("a:1\n")
-    finder = Finder(Sources(("dns:n:2",), ("10.0.0.1:2",), (f"file:{path}",), ("a:1",)))
+    finder = Finder({"dns:n:2": ("10.0.0.1:2",), f"file:{path}": ("a:1",)})
     monkeypatch.setattr(addresses, "look_up", lambda _: asyncio.sleep(0, ("10.0.0.9:2",)))
 
     def find(**how):
@@ -101,7 +93,7 @@ def test_without_an_answer_nothing_is_known(monkeypatch):
         raise socket.gaierror(-2, "no such name")
 
     monkeypatch.setattr(addresses, "look_up", fails)
-    finder = Finder(Sources(("dns:n:2",), ("10.0.0.1:2",)))
+    finder = Finder({"dns:n:2": ("10.0.0.1:2",)})
     assert asyncio.run(finder.find(everything=True)) is None
     assert asyncio.run(finder.find(everything=False)) is None
 
@@ -118,9 +110,9 @@ def test_one_question_at_a_time(monkeypatch):
         return await asyncio.gather(finder.find(everything=True), finder.find(everything=False))
 
     monkeypatch.setattr(addresses, "look_up", slow)
-    finder = Finder(Sources(("dns:n:2",)))
+    finder = Finder({"dns:n:2": ()})
     assert asyncio.run(twice()) == [("10.0.0.1:2",), None]
-    assert asked == [("dns:n:2",)]
+    assert asked == [["dns:n:2"]]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +127,7 @@ def test_a_source_that_raises_or_that_no_thread_can_ask_is_a_warning(monkeypatch
         raise error
 
     monkeypatch.setattr(where, name, fail)
-    finder = Finder(Sources(lists=("consul:web",), list_addresses=("a:1",)))
+    finder = Finder({"consul:web": ("a:1",)})
     assert asyncio.run(finder.find(everything=True)) == ("a:1",)
     assert str(error) in caplog.text
     assert where is threading.Thread or f"consul:web: {error!r}" in caplog.text

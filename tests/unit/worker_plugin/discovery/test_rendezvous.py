@@ -10,7 +10,6 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import colocated, meeting_point, rendezvous, roll_call
-from worker_plugin.discovery.addresses import Sources
 from worker_plugin.discovery.bounded_store import BoundedStore
 from worker_plugin.discovery.rendezvous import StoreRendezvous
 from worker_plugin.discovery.roll_call import StorePrefix
@@ -147,16 +146,14 @@ def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
 
 def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
     answers = {
-        "both": Resolved(("10.0.0.1:1", "10.0.0.2:1"), ("10.0.0.1:1", "10.0.0.2:1")),
-        "one": Resolved(("10.0.0.1:1",)),
+        "both": Resolved(("10.0.0.1:1", "10.0.0.2:1"), {"dns:both:1": ("10.0.0.1:1", "10.0.0.2:1")}),
+        "one": Resolved(("10.0.0.1:1",), {}),
     }
     monkeypatch.setattr(meeting_point, "resolve", lambda wanted, *_: answers[wanted[0].split(":")[1]])
     first, second = (PluginConfig(reducers=(f"dns:{name}:1",), timeout_s=5.0) for name in ("both", "one"))
     points = live(store, [first, second, PluginConfig(timeout_s=5.0)])
     assert {point.addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
-    assert {point.sources for point in points.values()} == {
-        Sources(("dns:both:1",), ("10.0.0.1:1", "10.0.0.2:1"))
-    }
+    assert [point.sources for point in points.values()] == [answers["both"].sources] * 3
     assert [record.getMessage() for record in caplog.records] == [
         "rank 1 is told of other reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
     ]

@@ -14,7 +14,6 @@ from reduction.model import Collective, DType, NamedReducers, Place, ReduceOp
 from worker_plugin.core.events import Broke, Close, Connect, Leave, NoFallback, Tick
 from worker_plugin.core.flow.credit import GRPC
 from worker_plugin.core.identity import Identity
-from worker_plugin.discovery.addresses import NO_SOURCES, Sources
 from worker_plugin.driver import Start
 from worker_plugin.io_process import messages
 from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX
@@ -49,7 +48,7 @@ def through(value):
 
 def test_everything_that_a_driver_needs_arrives():
     private = {"10.0.0.6:50051": private_access("secret")}
-    sources = Sources(("dns:h:1",), ("h:1",), ("file:/x",), ("10.0.0.5:50051",))
+    sources = {"dns:h:1": ("h:1",), "file:/x": ("10.0.0.5:50051",)}
     named = NamedReducers("10.0.0.5:50051, h:1", 2)
     identity = dataclasses.replace(IDENTITY, named=named, run="today")
     start = Start(identity, ("10.0.0.5:50051", "h:1"), sources, "auto", OPEN, private)
@@ -62,7 +61,7 @@ def test_the_start_of_the_largest_job_fits():
     addresses = tuple(
         f"reducer-{number}.a-namespace.svc.cluster.local:50051" for number in range(MEMBERS_MAX)
     )
-    start = Start(IDENTITY, addresses, NO_SOURCES, "auto", OPEN, {})
+    start = Start(IDENTITY, addresses, {}, "auto", OPEN, {})
     assert len(json.dumps(["begin", messages.start_to_json(start)])) < MESSAGE_BYTES_MAX
 
 

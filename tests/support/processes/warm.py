@@ -18,6 +18,7 @@ Run as a script this module is the server, which ends when its stdin does.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -191,7 +192,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

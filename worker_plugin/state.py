@@ -32,22 +32,22 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.elastic.ddp import UsedParameters, check_alone
 from worker_plugin.elastic.making import make_communicator, make_steps
 from worker_plugin.elastic.newcomers.training import Training, describe
 from worker_plugin.elastic.node.meeting import local_ranks
-from worker_plugin.elastic.node.steps import NodeSteps
+from worker_plugin.elastic.node.node_steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
+from worker_plugin.elastic.used_parameters import UsedParameters, check_alone
 from worker_plugin.hierarchy.rail import Rails
 from worker_plugin.lifetime import Lifetime
 from worker_plugin.process import log_setup
 from worker_plugin.riders.methods import Riders
 from worker_plugin.riders.stopping import is_asked
 from worker_plugin.settings import rows
-from worker_plugin.tensors.admission import admit, check_dense
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback, Origin
 from worker_plugin.tensors.futures import Future, outcome_after
+from worker_plugin.tensors.supported import admit, check_dense
 from worker_plugin.timeline import recorder
 from worker_plugin.timeline.stats import Numbers
 

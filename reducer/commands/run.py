@@ -15,7 +15,8 @@ from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.commands.sources import RUN_PREFIX
 from reducer.config import TOKEN_FILE_VARIABLE
-from reducer.launch import on_this_host, reach, role, serving, world
+from reducer.launch import on_this_host, role, serving, world
+from reducer.launch.waiting_for_reducers import wait_for_reducers
 
 #: More processes on one host only take turns on its cores.
 REDUCERS_MAX = 64
@@ -196,7 +197,7 @@ def _as_worker(
         ReducerUnavailable: they did not come.
     """
     if cluster.reducers:
-        reach.wait_for_reducers(cluster.reducers, wait_s, _say)
+        wait_for_reducers(cluster.reducers, wait_s, _say)
     named = {REDUCERS_VARIABLE: ",".join(cluster.reducers)} if cluster.reducers else {}
     environment = on_this_host.settings_for(named, auto) | world.variables(cluster, master_port)
     code = on_this_host.run(command, environment)

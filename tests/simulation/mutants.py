@@ -48,7 +48,7 @@ MODULES = (
 #: Of elastic jobs, with `--elastic`.
 ELASTIC = (
     "reducer.core.lobby",
-    "worker_plugin.elastic.communicator",
+    "worker_plugin.elastic.worker",
     "worker_plugin.elastic.forming",
     "worker_plugin.elastic.ledger",
     "worker_plugin.elastic.membership.council",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from worker_plugin.communicator import Communicator
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
-from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.node.meeting import local_ranks
-from worker_plugin.elastic.node.rank import NodeRank
-from worker_plugin.elastic.node.steps import NodeSteps
+from worker_plugin.elastic.node.node_rank import NodeRank
+from worker_plugin.elastic.node.node_steps import NodeSteps
 from worker_plugin.elastic.steps import OnChange, Steps
+from worker_plugin.elastic.worker import Elastic
 
 
 def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRank:

@@ -13,12 +13,12 @@ import torch
 from reduction.errors import WorkerLost, WorkersMissing
 
 from worker_plugin.elastic import trees
-from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.ledger import bytes_of
 from worker_plugin.elastic.membership.entries import generation_from_fields, generation_to_fields
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers.admission import Admission
 from worker_plugin.elastic.newcomers.training import Training
+from worker_plugin.elastic.worker import Elastic
 
 #: How often workers look again while there are fewer than `min_workers`, in seconds.
 PAUSE_S = 0.2

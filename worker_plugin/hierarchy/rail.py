@@ -21,8 +21,8 @@ from worker_plugin.discovery.meeting_point import MeetingPoint
 from worker_plugin.discovery.nodes import Node, own_locality
 from worker_plugin.discovery.rank_group import RankGroup
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.hierarchy.client import Hierarchy
 from worker_plugin.hierarchy.exchange import Exchange
+from worker_plugin.hierarchy.hierarchy import Hierarchy
 from worker_plugin.settings.kinds import SECONDS_MAX
 
 log = logging.getLogger(__name__)

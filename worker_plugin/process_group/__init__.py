@@ -17,7 +17,7 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points
 
 from _reduction_server_entry_points import register_backend
 
-from worker_plugin.process_group.feedback import add_error_feedback
+from worker_plugin.process_group.hsdp import add_error_feedback
 from worker_plugin.process_group.options import ReductionOptions
 from worker_plugin.process_group.register import state_of
 

@@ -24,8 +24,8 @@ from worker_plugin.process.at_exit import ClosedAtExit
 from worker_plugin.process_group.inner import backends_of, forward_all, not_compiled, register_backends
 from worker_plugin.process_group.order import Order
 from worker_plugin.state import ReductionState
-from worker_plugin.tensors.admission import each_once, is_admitted
 from worker_plugin.tensors.futures import Future, fail, make_future
+from worker_plugin.tensors.supported import each_once, is_admitted
 
 #: Torch names groups by small numbers, or by hashes, of which this many characters are enough.
 _NAME_CHARS_MAX = 32

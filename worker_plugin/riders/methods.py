@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_plugin.config import PluginConfig
 from worker_plugin.ddp import Modules
 from worker_plugin.discovery.rank_group import RankGroup
-from worker_plugin.elastic.ddp import UsedParameters
 from worker_plugin.elastic.node.meeting import local_ranks
 from worker_plugin.elastic.steps import OnChange
+from worker_plugin.elastic.used_parameters import UsedParameters
 from worker_plugin.riders.drift import Watch
 from worker_plugin.riders.reports import Reports, StepReport
 from worker_plugin.riders.stopping import Stopping

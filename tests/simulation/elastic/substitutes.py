@@ -20,7 +20,7 @@ from simulation.elastic.wires import Endpoint, Life, Links
 from reducer.transports import lobby_calls
 from worker_plugin import client, driver, ending
 from worker_plugin.config import PluginConfig
-from worker_plugin.elastic import clients, communicator, forming, steps
+from worker_plugin.elastic import clients, forming, steps, worker
 from worker_plugin.elastic.membership import memory
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers import admission, donation
@@ -134,7 +134,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
         (driver, loop | {"Links": Links, "time": _TIME}),
         (ending, {"threading": _THREADING}),
         (staging, blocking | {"queue": _QUEUE}),
-        (communicator, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
+        (worker, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
         (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),
         (steps, {"time": _TIME}),
         (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=_nothing)}),

@@ -15,10 +15,10 @@ from simulation.network import Network
 
 from worker_plugin.communicator import Request
 from worker_plugin.config import PluginConfig
-from worker_plugin.elastic.communicator import Elastic
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers.training import Training, describe
 from worker_plugin.elastic.steps import Steps
+from worker_plugin.elastic.worker import Elastic
 from worker_plugin.tensors.encoding import ParameterSlice
 
 #: What is reduced in each step, beside the gradients.

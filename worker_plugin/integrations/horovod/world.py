@@ -18,8 +18,8 @@ from worker_plugin.discovery.rank_group import group_of
 from worker_plugin.integrations.horovod.handles import Average, Operation
 from worker_plugin.integrations.horovod.negotiation import Negotiation
 from worker_plugin.state import ReductionState
-from worker_plugin.tensors.admission import is_admitted
 from worker_plugin.tensors.futures import Future, seen_first
+from worker_plugin.tensors.supported import is_admitted
 
 #: What other launchers call torchrun's variables.
 _VARIABLES = {

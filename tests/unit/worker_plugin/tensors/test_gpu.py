@@ -16,7 +16,6 @@ from reduction.errors import ConfigError
 from reduction.model import Collective, DType, ReduceOp
 from support.fakes.fake_gpu import FakeEvent, FakeGpu, garbage
 
-from worker_plugin.tensors.admission import admit
 from worker_plugin.tensors.arena import ArenaPool
 from worker_plugin.tensors.encoding import BlockEncoding, CastEncoding, Encoding, ParameterSlice, Residual
 from worker_plugin.tensors.futures import make_future
@@ -24,6 +23,7 @@ from worker_plugin.tensors.gpu import downloads, streams
 from worker_plugin.tensors.gpu.blocks import GpuBlockEncoding
 from worker_plugin.tensors.gpu.streams import PendingCopy
 from worker_plugin.tensors.staging import Staging
+from worker_plugin.tensors.supported import admit
 from worker_plugin.tensors.transfer import Transfer
 from worker_plugin.tensors.wire_dtype import parse
 from worker_plugin.timeline.recorder import Progress

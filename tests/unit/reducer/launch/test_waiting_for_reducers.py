@@ -5,7 +5,7 @@ import socket
 import pytest
 from reduction.errors import ReducerUnavailable
 
-from reducer.launch import reach
+from reducer.launch import waiting_for_reducers
 
 
 def listener():
@@ -20,15 +20,15 @@ def nobody():
 
 
 def test_many_take_turns(monkeypatch):
-    monkeypatch.setattr(reach, "DIALS_MAX", 1)
+    monkeypatch.setattr(waiting_for_reducers, "DIALS_MAX", 1)
     with listener() as one:
         addresses = [f"127.0.0.{number}:{one.getsockname()[1]}" for number in (1, 2, 3)]
         with pytest.raises(ReducerUnavailable, match=f"2 of 3 reducers .*{addresses[1]}"):
-            reach.wait_for_reducers(addresses, 0.0, lambda _: None)
+            waiting_for_reducers.wait_for_reducers(addresses, 0.0, lambda _: None)
 
 
 def test_the_missing_are_named_until_they_come(monkeypatch):
-    monkeypatch.setattr(reach, "PAUSE_S", 0.01)
+    monkeypatch.setattr(waiting_for_reducers, "PAUSE_S", 0.01)
     with nobody() as late, listener() as there:
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (there, late)]
         said = []
@@ -38,7 +38,7 @@ def test_the_missing_are_named_until_they_come(monkeypatch):
             if len(said) == 1:
                 late.listen()
 
-        reach.wait_for_reducers(addresses, 60.0, say)
+        waiting_for_reducers.wait_for_reducers(addresses, 60.0, say)
     assert said == [
         f"waiting for 1 of 2 reducers: {addresses[1]}; giving up in 60 s",
         "all 2 reducers are there",
@@ -46,12 +46,12 @@ def test_the_missing_are_named_until_they_come(monkeypatch):
 
 
 def test_those_that_never_come(monkeypatch):
-    monkeypatch.setattr(reach, "PAUSE_S", 0.01)
+    monkeypatch.setattr(waiting_for_reducers, "PAUSE_S", 0.01)
     with nobody() as never:
         port = never.getsockname()[1]
         addresses = [f"127.0.0.{number}:{port}" for number in range(1, 6)] + ["no-such-host.invalid:1"]
         with pytest.raises(ReducerUnavailable) as caught:
-            reach.wait_for_reducers(addresses, 0.05, lambda _: None)
+            waiting_for_reducers.wait_for_reducers(addresses, 0.05, lambda _: None)
     text = str(caught.value)
     assert text.startswith(
         f"6 of 6 reducers did not come within 0.05 s: {addresses[0]} (connection refused), "
@@ -61,4 +61,4 @@ def test_those_that_never_come(monkeypatch):
 
 def test_a_name_that_does_not_resolve():
     with pytest.raises(ReducerUnavailable, match=r"no-such-host\.invalid:1 \(.*[Nn]ame"):
-        reach.wait_for_reducers(["no-such-host.invalid:1"], 0.0, lambda _: None)
+        waiting_for_reducers.wait_for_reducers(["no-such-host.invalid:1"], 0.0, lambda _: None)

@@ -10,7 +10,7 @@ from reduction.errors import ReductionError
 
 from worker_plugin.elastic import trees
 from worker_plugin.elastic.newcomers.training import Training
-from worker_plugin.elastic.node.rank import NodeRank
+from worker_plugin.elastic.node.node_rank import NodeRank
 from worker_plugin.elastic.steps import OnChange, Steps
 
 

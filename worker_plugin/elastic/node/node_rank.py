@@ -15,10 +15,10 @@ import torch
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.rank_group import RankGroup
-from worker_plugin.elastic.communicator import Elastic
-from worker_plugin.elastic.node.exchange import ExchangeThroughFirst
 from worker_plugin.elastic.node.meeting import meet
-from worker_plugin.hierarchy.client import Hierarchy
+from worker_plugin.elastic.node.through_first import ExchangeThroughFirst
+from worker_plugin.elastic.worker import Elastic
+from worker_plugin.hierarchy.hierarchy import Hierarchy
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.tensors.futures import Future, make_future
 

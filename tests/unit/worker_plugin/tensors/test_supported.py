@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from reduction.errors import ConfigError
 from torch.distributed import ReduceOp
 
-from worker_plugin.tensors.admission import admit, each_once
+from worker_plugin.tensors.supported import admit, each_once
 
 
 def without_memory(tensor):

@@ -8,7 +8,7 @@
     watch thread     learns what happens to the neighbours (watch.py)
 
 The way out is another communicator, which does everything that has to do with reducers, recovery included: each
-rank has its rail (rail.py), or in an elastic job the first rank speaks for all (elastic/node/rank.py). If that, a
+rank has its rail (rail.py), or in an elastic job the first rank speaks for all (elastic/node/node_rank.py). If that, a
 rank or an exchange fails, the whole communicator fails with one error: on this rank; on its node by a note; and on
 the other nodes because every rank abandons its own way out with that error.
 """

@@ -18,7 +18,7 @@ from typing import Protocol
 from benchmarks.lab.ranks import Ranks
 from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Traffic
-from benchmarks.method.records import Quartiles, quartiles
+from benchmarks.method.table import Quartiles, quartiles
 
 #: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before
 #: it.

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from reduction.limits import KIB, MIB
 
 Rows = Sequence[Sequence[str]]
+
+
+class Quartiles(NamedTuple):
+    """The quartiles of one quantity over the turns, or over the pairs of turns."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Return the quartiles of one or more values."""
+    if len(values) == 1:
+        return Quartiles(values[0], values[0], values[0])
+    return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
 def without_empty_columns(head: Sequence[str], rows: Rows) -> tuple[list[str], list[list[str]]]:

@@ -20,8 +20,7 @@ from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ranks import Ranks
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method.paired import LEAD_S, Effort
-from benchmarks.method.records import quartiles
-from benchmarks.method.table import spread
+from benchmarks.method.table import quartiles, spread
 
 COLUMNS = {
     "link": "{link}",

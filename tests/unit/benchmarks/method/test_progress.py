@@ -49,7 +49,7 @@ def test_it(cluster, record):
     if cluster.shape.workers == 4:
         os.kill(os.getpid(), signal.SIGTERM)
     measured = {name: Measurement(turns=[0.1], iterations=[0.1]) for name in ("tcp", "ring")}
-    record("all-reduce", 1 << 20, 1, measured)
+    record("DDP step", 1 << 20, 1, measured)
 """
 
 
@@ -132,8 +132,8 @@ def test_an_interrupted_suite_too(tmp_path: Path) -> None:
     )
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "[1/2, about " in done.stdout
-    assert "left] all-reduce, 1 MiB, n=2 k=1, loopback: tcp 100 ms (1.00 x ring), Gloo 100 ms" in done.stdout
+    assert "left] DDP step, 1 MiB, n=2 k=1, loopback: tcp 100 ms (1.00 x ring), Gloo 100 ms" in done.stdout
     assert len(json.loads((tmp_path / "latest.json").read_text())["rows"]) == 1
-    assert "| all-reduce | 1 MiB | 2 | 1 | loopback |" in done.stdout
-    assert f"figure: {tmp_path / 'result.png'}\n" in done.stdout
-    assert (tmp_path / "result.png").is_file()
+    assert "| DDP step | 1 MiB | 2 | 1 | loopback |" in done.stdout
+    assert f"figure: {tmp_path / 'steps.png'}\n" in done.stdout
+    assert (tmp_path / "steps.png").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,6 +25,20 @@ def quartiles(values: Sequence[float]) -> Quartiles:
     if len(values) == 1:
         return Quartiles(values[0], values[0], values[0])
     return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))
+
+
+class Tail(NamedTuple):
+    """Median, 95th percentile and maximum of some seconds."""
+
+    median: float
+    p95: float
+    maximum: float
+
+
+def tail(seconds: Sequence[float]) -> Tail:
+    """Return median, 95th percentile and maximum, each a value that was seen (nearest rank)."""
+    ordered = sorted(seconds)
+    return Tail(*(ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95, 1.0)))
 
 
 def without_empty_columns(head: Sequence[str], rows: Rows) -> tuple[list[str], list[list[str]]]:

@@ -152,7 +152,11 @@ def _cell(cell: Cell, row: Any) -> str:
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Return the settings as in files: with units in their names, and the length of the links' queues."""
-    settings = {name: value for name, value in vars(given).items() if name not in ("json", "out", "history")}
+    settings: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(given).items()
+        if name not in ("json", "out")
+    }
     if "size" in settings:
         settings["size_bytes"] = settings.pop("size")
     if isinstance(rate_mbit := settings.get("rate"), float):

@@ -112,13 +112,13 @@ def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Ite
             contenders, iterations, what = [*contenders, "noop"], 1, f"training step, {arguments.train}"
             cluster.ranks.load(Training, contenders, arguments.train)
             size_bytes = gradient_bytes(NARROW[arguments.train])
-        yield Row.of(cluster, what, size_bytes, iterations, compare(cluster, contenders, effort))
+        yield Row(cluster.shape, what, size_bytes, iterations, compare(cluster, contenders, effort))
         for later in (arguments.later, ()) if arguments.later else ():
             assert cluster.network is not None
             cluster.network.change(dict(arguments.slower) | dict(later))
             measured = compare(cluster, contenders, replace(effort, warmup_rounds=0))
             name = ", ".join(f"{host} x {part:g}" for host, part in later) or "whole again"
-            yield Row.of(cluster, f"{what}, {name}", size_bytes, iterations, measured)
+            yield Row(cluster.shape, f"{what}, {name}", size_bytes, iterations, measured)
 
 
 def measure_two_jobs(arguments: argparse.Namespace) -> None:

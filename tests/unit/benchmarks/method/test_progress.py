@@ -36,7 +36,7 @@ benchmarks.conftest.LATEST = Path(__file__).with_name("latest.json")
 
 @pytest.fixture(params=[Shape(workers=count, reducers=1) for count in (2, 4)])
 def cluster(request):
-    return SimpleNamespace(shape=request.param, link=None)
+    return SimpleNamespace(shape=request.param)
 """
 SUITE = """
 import os
@@ -56,16 +56,8 @@ def test_it(cluster, record):
 def row(workers: int) -> Row:
     times = {"tcp": 0.1, "ring": 0.15}
     measured = {name: Measurement(turns=[time_s], iterations=[time_s]) for name, time_s in times.items()}
-    return Row(
-        what="all-reduce",
-        size_bytes=MIB,
-        workers=workers,
-        reducers=workers,
-        device="cpu",
-        link=Link(rate_mbit=500),
-        iterations=1,
-        measured=measured,
-    )
+    shape = Shape(workers=workers, reducers=workers, link=Link(rate_mbit=500))
+    return Row(shape, "all-reduce", MIB, 1, measured)
 
 
 def test_the_time_left_follows_from_the_weights_of_what_is_done() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.method.experiment import table
 from benchmarks.numerics import convergence
-from benchmarks.numerics.convergence import COLUMNS, Trained, row_of, ways, worse
+from benchmarks.numerics.convergence import COLUMNS, Run, row_of, ways, worse
 from benchmarks.numerics.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
 
 SHAPES = [(100, 50), (100,), (4, 3)]
@@ -15,7 +15,7 @@ SHAPES = [(100, 50), (100,), (4, 3)]
 
 def trained(name, wire, *last):
     losses = [3.0] * 18 + list(last)
-    return Trained(Way(name, wire), losses, [100.0 * step for step in range(1, 21)])
+    return Run(Way(name, wire), losses, nbytes=[100.0 * step for step in range(1, 21)])
 
 
 def test_what_a_ring_sends_and_receives():

@@ -10,6 +10,7 @@ import copy
 import hashlib
 import math
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,7 +44,8 @@ class GpuTraining:
         torch.manual_seed(0)  # on the CPU, so that all ranks begin alike
         self._rank = rank
         self._recipe = (TINY if tiny else RECIPES)[model]
-        self._examples = examples or self._recipe.examples
+        if examples:
+            self._recipe = replace(self._recipe, examples=examples)
         self._start = self._recipe.build()
         gloo = dist.new_group(backend="gloo")
         self._models = {
@@ -116,9 +118,9 @@ class GpuTraining:
         return math.sqrt(distance / way)
 
     def _batch(self, contender: str) -> Batch:
-        number = self._steps[contender] * self._rank.world_size + self._rank.rank
+        step = self._steps[contender]
         self._steps[contender] += 1
-        inputs, targets = self._recipe.batch(self._examples, torch.Generator().manual_seed(number))
+        inputs, targets = self._recipe.batch_of(step, self._rank.rank, self._rank.world_size)
         placed = inputs.to(self._rank.device), targets.to(self._rank.device)
         self._rank.synchronize()
         return placed

@@ -138,7 +138,7 @@ def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Run
         RanksFailed: a rank raised, or did not answer.
     """
     learner = LEARNERS[model]()
-    shapes = [tuple(parameter.shape) for parameter in learner.model().parameters()]
+    shapes = [tuple(parameter.shape) for parameter in learner.build().parameters()]
     with closing(Reducers(REDUCERS)) as reducers, closing(Ranks(workers, reducers.addresses)) as ranks:
         ranks.load(Training, model)
         trained = []
@@ -177,7 +177,7 @@ def main() -> None:
         trained = run(
             given.model, given.steps, given.workers, ways(given.wires, given.baselines, given.shard)
         )
-    shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().model().parameters()]
+    shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().build().parameters()]
     shards = given.shard or 1
     full_bytes = torch_bytes("none", shapes, 0, given.workers // shards) / shards
     title = f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n"

@@ -52,11 +52,13 @@ def test_the_last_tenth_is_compared():
 @pytest.mark.parametrize("name", LEARNERS)
 def test_models_learn_from_batches_that_follow_from_the_step(name):
     learner = LEARNERS[name]()
-    model = learner.model()
-    first = learner.loss(model, 0, 0, 2)
-    assert learner.loss(model, 0, 0, 2) == first
-    assert learner.loss(model, 0, 1, 2) != first
-    assert learner.loss(model, 1, 0, 2) != first
+    model = learner.build()
+    first, again, of_another, later = (
+        learner.loss(model, learner.batch_of(step, rank, 2))
+        for step, rank in ((0, 0), (0, 0), (0, 1), (1, 0))
+    )
+    assert first == again
+    assert first not in (of_another, later)
 
 
 @pytest.mark.full

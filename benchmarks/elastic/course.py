@@ -35,7 +35,7 @@ EARLY_SAMPLES = 20_000, 30_000
 CHECKPOINT_S = 60.0
 #: What a worker has said, a line for each step.
 Lines = list[dict[str, Any]]
-_LOAD = Path(__file__).with_name("load.py")
+LOAD = Path(__file__).with_name("load.py")
 _JOB = "elastic"
 
 
@@ -81,7 +81,7 @@ def elastic(settings: Namespace, say: Callable[[str], None]) -> Course:
             variables["HISTORY"] = str(folder / "history")
 
         def begin(rank: int) -> subprocess.Popen[bytes]:
-            return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
+            return start([str(LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
 
         workers = {rank: begin(rank) for rank in range(settings.workers)}
         try:
@@ -164,7 +164,7 @@ def restarted(settings: Namespace, say: Callable[[str], None]) -> Course:
             "GLOO_SOCKET_IFNAME": "lo",
         }
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.workers)]
-        command += ["--max-restarts", str(10 * settings.kills + 10), str(_LOAD)]
+        command += ["--max-restarts", str(10 * settings.kills + 10), str(LOAD)]
         torchrun = start(command, variables, folder, 0)
         try:
             return _strike_ranks(settings, folder, torchrun, say)

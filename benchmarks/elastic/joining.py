@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.elastic.course import (
+    LOAD,
     PATIENCE_S,
     Lines,
     environment,
@@ -31,8 +32,6 @@ from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.method.experiment import Line, settings_of
 from benchmarks.method.results import write
-
-_LOAD = Path(__file__).with_name("wide_load.py")
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
     rounds: list[dict[str, float]] = []
 
     def begin(rank: int, **more: str) -> subprocess.Popen[bytes]:
-        return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
+        return start([str(LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
 
     def steps(worker: subprocess.Popen[bytes], count: int) -> Lines:
         """Return what a worker has said once it has said this many lines."""

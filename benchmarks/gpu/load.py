@@ -10,7 +10,6 @@ import copy
 import hashlib
 import math
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -37,15 +36,12 @@ class GpuTraining:
         rank: Rank,
         model: str,
         tiny: bool,
-        examples: int | None,
         contenders: list[str],
         bucket_mb: float,
     ) -> None:
         torch.manual_seed(0)  # on the CPU, so that all ranks begin alike
         self._rank = rank
         self._recipe = (TINY if tiny else RECIPES)[model]
-        if examples:
-            self._recipe = replace(self._recipe, examples=examples)
         self._start = self._recipe.build()
         gloo = dist.new_group(backend="gloo")
         self._models = {

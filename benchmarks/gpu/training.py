@@ -53,7 +53,7 @@ PROFILED = 2
 def train(cluster: Cluster, given: argparse.Namespace) -> Found:
     """Train in turn, profile, and compare the weights."""
     ranks, names = cluster.ranks, given.contenders
-    ranks.load(GpuTraining, given.model, given.tiny, given.examples, names, given.bucket_mb)
+    ranks.load(GpuTraining, given.model, given.tiny, names, given.bucket_mb)
     measured = compare(cluster, names, effort_of(given))
     shares = {name: profiled(cluster, name, given) for name in names}
     digests = {name: ranks.call("digest", name) for name in names if name != NOOP}
@@ -107,7 +107,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
     add("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
-    add("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
     add("--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)")
     add("--profiled", type=at_least(1), default=PROFILED, help="steps in the profiler (%(default)s)")
     add("--trace", type=Path, help="folder for the traces of rank 0")

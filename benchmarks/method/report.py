@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import environment
-from benchmarks.method.results import RESULTS
+from benchmarks.method import results
 from benchmarks.method.row import Row
 from benchmarks.method.table import markdown, size_text, spread, without_empty_columns
 
-LATEST = RESULTS / "latest.json"
+LATEST = results.RESULTS / "latest.json"
 
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 2
@@ -67,10 +66,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
-        path.parent.mkdir(exist_ok=True)
-        rows = [row.json() for row in self.rows]
-        document = {"format": FORMAT, "environment": self.environment, "rows": rows}
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        results.write(path, {}, [row.json() for row in self.rows], self.environment, format=FORMAT)
 
 
 def growth(rows: Sequence[Row]) -> list[str]:

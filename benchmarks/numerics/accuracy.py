@@ -113,14 +113,14 @@ def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[d
     return compared
 
 
-def broken(compared: Sequence[dict[str, Any]], worst_limit: float, mean_limit: float) -> list[str]:
+def broken(compared: Sequence[dict[str, Any]]) -> list[str]:
     """Return a message for each source at which bf16 misses a limit."""
     problems = []
     for row in compared:
         if row["wire"] != "bf16" or row["workers"] != LIMIT_WORKERS:
             continue
         ratio = row["sent"].over(row["torch_sent"])
-        for name, value, limit in (("worst", ratio.worst, worst_limit), ("mean", ratio.mean, mean_limit)):
+        for name, value, limit in (("worst", ratio.worst, WORST_LIMIT), ("mean", ratio.mean, MEAN_LIMIT)):
             if not value <= limit:
                 case = f"{row['data']}, n={LIMIT_WORKERS}"
                 problems.append(f"{case}: the {name} error of bf16 is {value:.3f} of torch's, not {limit:g}")
@@ -180,7 +180,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the ranks share the cores
     with ending_well("accuracy"):
         compared, problems = measure(given.data, given.workers)
-    problems += broken(compared, given.worst_limit, given.mean_limit)
+    problems += broken(compared)
     described = environment.describe()
     print(environment.summary(described))
     for data in given.data:
@@ -198,9 +198,6 @@ def _arguments() -> argparse.Namespace:
     add = line.add_argument
     add("--workers", type=_counts, default="2,4,8,16,32,64", help="values of n (%(default)s)")
     add("--data", type=among(SOURCES), default=",".join(SOURCES), help="which gradients (%(default)s)")
-    limit = f"most of torch's error at n={LIMIT_WORKERS}, bf16 (%(default)s)"
-    add("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
-    add("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
     return line.parse_args()
 
 

@@ -50,7 +50,7 @@ class Round(NamedTuple):
 
 
 def measure(
-    shape: Shape, contenders: Sequence[str], effort: Effort, size_bytes: int, iterations: int
+    shape: Shape, contenders: Sequence[str], effort: Effort, size_bytes: int
 ) -> dict[str, list[Round]]:
     """Let the jobs take turns, alone and at once."""
     rounds: dict[str, list[Round]] = {name: [] for name in contenders}
@@ -63,7 +63,7 @@ def measure(
         ):
             jobs = cluster.ranks, other
             for job in jobs:
-                job.load(AllReduce, size_bytes // 4, iterations)
+                job.load(AllReduce, size_bytes // 4, 1)
             for index in range(effort.warmup_rounds + effort.rounds):
                 for name in contenders:
                     alone = [_turn(threads, [job], name)[0] for job in jobs]

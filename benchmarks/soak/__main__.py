@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 
 from reduction.errors import ConfigError
 
@@ -82,7 +83,7 @@ def main() -> None:
 def keep(settings: Namespace, courses: list[Course]) -> None:
     """Write all samples."""
     path = settings.out / "soak.json"
-    results.write(path, settings_of(settings), (), courses=[course.json() for course in courses])
+    results.write(path, settings_of(settings), (), courses=[asdict(course) for course in courses])
     print(f"all samples: {path}")
 
 

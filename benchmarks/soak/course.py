@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from benchmarks.lab.procfs import footprint
 from benchmarks.lab.ranks import Ranks, RanksFailed
@@ -36,14 +35,6 @@ class Course:
     verdicts: list[Verdict] = field(default_factory=list)
     #: The reason of an early end; empty without one.
     failure: str = ""
-
-    def json(self) -> dict[str, Any]:
-        """Return the course as JSON."""
-        names = ("transport", "seconds", "collectives", "tensor_bytes", "jobs", "failure")
-        return {name: getattr(self, name) for name in names} | {
-            "processes": [series.json() for series in self.series],
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
-        }
 
 
 def soak(settings: Namespace, course: Course) -> None:

@@ -214,14 +214,14 @@ def record(
         # Only now: pytest-benchmark complains of a fixture that an interrupted test has not used.
         benchmark = request.getfixturevalue("benchmark")
         log = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
-        row = Row.of(cluster, load, size_bytes, iterations, measured, nccl=log)
+        row = Row(cluster.shape, load, size_bytes, iterations, measured, nccl=log)
         request.config.stash[_REPORT].rows.append(row)
         ours = TRANSPORTS[0]
         turns = measured[ours].turns
         later = iter(turns)
         benchmark.pedantic(clock.replay, setup=lambda: ((next(later),), {}), rounds=len(turns), iterations=1)
         benchmark.extra_info["contender"] = ours
-        benchmark.extra_info["algbw_gb_s"] = row.algbw_gb_s(ours)
+        benchmark.extra_info["algbw_gb_s"] = row.figures(ours)["algbw_gb_s"]
         benchmark.extra_info["ratio"] = row.quartiles(ours)
 
     return take

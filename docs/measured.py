@@ -70,17 +70,14 @@ def _pictures(name: str, document: dict[str, Any]) -> dict[str, bytes]:
     if name not in ("shaped/links", "shaped/ladder", *_BY_SAMPLES):
         return {}
     # Not at the top: a check needs no matplotlib.
-    from benchmarks.method.records import records
-    from benchmarks.plots import bandwidth, ratios, style
+    from benchmarks.plots import style, suite
     from benchmarks.shaped import ladder_figure, time_to_loss_figure
 
     if name == "formats/local-sgd":
         return {"local-sgd": style.png(time_to_loss_figure.of(document))}
     if name == "shaped/ladder":
         return {"ladder": style.png(ladder_figure.epochs(document["rows"]))}
-    rows = records(document)
-    figures = {"algbw-links-by-workers": bandwidth.by_workers(rows), "steps": ratios.step_times(rows)}
-    return {stem: style.png(figure) for stem, figure in figures.items() if figure is not None}
+    return {stem: style.png(figure) for stem, figure in suite.figures(document).items() if figure}
 
 
 def _named(text: str) -> tuple[str, Path]:

@@ -7,59 +7,54 @@
     python -m benchmarks.chaos --history FILE && python -m tests.history FILE
 
 Worker processes train a small model under DDP over reducer processes on loopback. At random
-instants a reducer gets a signal, and a supervisor starts it again on the same address, as systemd
+instants a reducer gets a signal, and is started again on the same address, as systemd
 would. With --colocated ranks and reducers are on hosts of their own (network namespaces), and the
 reducers on the ranks' hosts are struck too; their ranks start them again. Then the same steps are
 trained without any signals. The exit code is 0 if all ranks and both trainings ended with the same
-bits and no step took 60 s, 1 if not, or if a process failed, and 130 if it was interrupted. With
---history every step reduces some more tensors, and the second command folds them again by itself.
+bits and no step took 60 s, 1 if not, or if a process failed, 2 if the machine lacks something, and
+130 if it was interrupted. With --history every step reduces some more tensors, and the second
+command folds them again by itself.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-from dataclasses import asdict
+from argparse import Namespace
 from pathlib import Path
 
-from benchmarks.chaos.course import ChaosFailed, Settings, run
-from benchmarks.chaos.reducers import ReducersFailed
+from benchmarks.chaos.course import Course, run
 from benchmarks.chaos.report import figures, lines
-from benchmarks.lab.network import NetworkUnavailable
-from benchmarks.lab.ranks import RanksFailed
 from benchmarks.method import results
-from benchmarks.method.experiment import Line, at_least, filled
+from benchmarks.method.experiment import Line, at_least, settings_of
+from benchmarks.method.progress import kept
 
 SIGNALS = ("KILL", "STOP", "TERM")
 
 
 def main() -> None:
-    settings, out, history = _arguments()
-    # SIGTERM, which `timeout` and supervisors send, ends this process as Ctrl-C does, so that its
-    # children end, too. SIGINT is set as well, because a shell's background jobs ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    say(f"seed {settings.seed}: {settings.strikes} x SIG{settings.signal}, one every {settings.every_s:g} s")
-    course, failure, code = None, "", 0
-    try:
-        course = run(settings, say, history)
-    except (ChaosFailed, RanksFailed, ReducersFailed, NetworkUnavailable) as error:
-        failure, code = str(error), 1
-    except KeyboardInterrupt:
-        failure, code = "interrupted", 130
-    if out is not None:
+    given, course = parse(), Course()
+    say(f"seed {given.seed}: {given.strikes} x SIG{given.signal}, one every {given.every_s:g} s")
+    with kept("chaos", lambda: keep(given, course)):
+        run(given, course, say)
+
+
+def keep(given: Namespace, course: Course) -> None:
+    """Show what came of it, and write it, and why it ended early if it did."""
+    error = sys.exception()
+    if given.out is not None:
+        failure = "" if error is None else str(error) if isinstance(error, Exception) else "interrupted"
         results.write(
-            out, asdict(settings), (), failure=failure, **({} if course is None else figures(course))
+            given.out, settings_of(given), (), failure=failure, **({} if error else figures(course))
         )
-    say("\n".join(lines(settings, course)) if course is not None else f"failed: {failure}")
-    sys.exit(code)
+    if error is None:
+        say("\n".join(lines(given, course)))
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _arguments() -> tuple[Settings, Path | None, Path | None]:
+def parse() -> Namespace:
     line = Line("chaos", __doc__, workers=4, reducers=3, seed=1)
     add = line.add_argument
     add("--kills", type=at_least(1), default=200, dest="strikes", help="how many signals (%(default)s)")
@@ -80,7 +75,7 @@ def _arguments() -> tuple[Settings, Path | None, Path | None]:
         line.error("without --colocated there must be reducers")
     if given.colocated and given.signal == "STOP":
         line.error("--colocated goes with KILL and TERM only: nobody would wake these reducers again")
-    return filled(Settings, given), given.out, given.history
+    return given
 
 
 if __name__ == "__main__":

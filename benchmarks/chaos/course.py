@@ -7,6 +7,7 @@ stop. In both trainings all ranks are idle for a moment between two slices.
 from __future__ import annotations
 
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -14,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos.load import HANG_S, ChaosTraining, Slice
-from benchmarks.chaos.reducers import ChaosReducers, Struck
-from benchmarks.chaos.schedule import schedule
+from benchmarks.chaos.reducers import ChaosReducers, Struck, schedule
 from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network
 from benchmarks.lab.ranks import Ranks, RanksFailed
@@ -34,27 +34,6 @@ SLICE_S = 2.0
 JOB = "chaos-disturbed"
 #: Number of steps after the last reducer serves again.
 SETTLE_STEPS = 20
-
-
-class ChaosFailed(Exception):
-    """The training broke a promise. The message names it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of the command line."""
-
-    strikes: int
-    every_s: float
-    signal: str
-    workers: int
-    reducers: int
-    transport: str
-    #: Whether ranks and reducers have hosts of their own, and the ranks' hosts have reducers too.
-    colocated: bool
-    restart_after_s: float
-    stop_for_s: float
-    seed: int
 
 
 @dataclass(slots=True)
@@ -77,17 +56,17 @@ class Training:
         """Add a slice, as each rank reports it.
 
         Raises:
-            ChaosFailed: the ranks have different weights, or a step was a hang.
+            RanksFailed: the ranks have different weights, or a step was a hang.
         """
         done = sum(self.counts)
         if len({part.digest for part in slices}) != 1:
             digests = ", ".join(f"rank {rank} {part.digest[:16]}" for rank, part in enumerate(slices))
-            raise ChaosFailed(f"after step {done + len(slices[0].done_s)} the weights differ: {digests}")
+            raise RanksFailed(f"after step {done + len(slices[0].done_s)} the weights differ: {digests}")
         begun_s = [min(times) for times in zip(*(part.begun_s for part in slices), strict=True)]
         done_s = [max(times) for times in zip(*(part.done_s for part in slices), strict=True)]
         for number, (begun, end) in enumerate(zip(begun_s, done_s, strict=True), done):
             if end - begun > HANG_S:
-                raise ChaosFailed(f"step {number} took {end - begun:.1f} s; more than {HANG_S:g} s is a hang")
+                raise RanksFailed(f"step {number} took {end - begun:.1f} s; more than {HANG_S:g} s is a hang")
         if self.counts:
             self.seconds += done_s[-1] - begun_s[0]
         self.counts.append(len(done_s))
@@ -106,18 +85,16 @@ class Course:
     restarts: int = 0
 
 
-def run(settings: Settings, say: Callable[[str], None], history: Path | None = None) -> Course:
-    """Train with and without signals, and compare the weights.
+def run(settings: Namespace, course: Course, say: Callable[[str], None]) -> None:
+    """Train with and without signals, and compare the weights; `course` gets what came of it.
 
-    With `history` every step reduces some more tensors, and the file tells what every rank gave and got.
+    With a history every step reduces some more tensors, and the file tells what every rank gave and got.
 
     Raises:
-        ChaosFailed: ranks or trainings ended with different weights, or a step was a hang.
-        RanksFailed: a rank raised an error, or did not answer.
-        ReducersFailed: a reducer ended, and no strike was the reason.
+        RanksFailed: ranks or trainings ended with different weights, a step was a hang, a rank or a reducer failed.
         NetworkUnavailable: this machine cannot have hosts of its own.
     """
-    course = Course()
+    history: Path | None = settings.history
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers_at: list[Host] = []
@@ -149,10 +126,9 @@ def run(settings: Settings, say: Callable[[str], None], history: Path | None = N
             course.struck, course.restarts = list(reducers.struck), reducers.restarts
         say(f"{len(course.struck)} strikes in {sum(course.disturbed.counts)} steps; now undisturbed")
         _repeat(settings, course, reducers, ranks)
-    return course
 
 
-def _others(settings: Settings, struck: list[Struck]) -> list[dict[str, Any]]:
+def _others(settings: Namespace, struck: list[Struck]) -> list[dict[str, Any]]:
     life = {"what": "life", "t": 0.0, "job": JOB, "life": 1, "ranks": settings.workers}
     life |= {"local_size": 1, "on_reducer_loss": "reshard"}
     return [life] + [
@@ -167,7 +143,7 @@ def _others(settings: Settings, struck: list[Struck]) -> list[dict[str, Any]]:
     ]
 
 
-def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
+def _disturb(settings: Namespace, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.disturbed
     _begin(settings, reducers, ranks, JOB)
     training.add(ranks.call("run", WARMUP_STEPS))
@@ -183,18 +159,18 @@ def _disturb(settings: Settings, course: Course, reducers: ChaosReducers, ranks:
     training.add(ranks.call("run", SETTLE_STEPS))
 
 
-def _begin(settings: Settings, reducers: ChaosReducers, ranks: Ranks, job: str) -> None:
+def _begin(settings: Namespace, reducers: ChaosReducers, ranks: Ranks, job: str) -> None:
     colocated = "always" if settings.colocated else None
     ranks.call("begin", reducers.addresses, settings.transport, colocated, job)
 
 
-def _repeat(settings: Settings, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
+def _repeat(settings: Namespace, course: Course, reducers: ChaosReducers, ranks: Ranks) -> None:
     training = course.reference
     _begin(settings, reducers, ranks, "chaos-reference")
     for count, expected in zip(course.disturbed.counts, course.disturbed.digests, strict=True):
         training.add(ranks.call("run", count))
         if training.digests[-1] != expected:
-            raise ChaosFailed(
+            raise RanksFailed(
                 f"after step {sum(training.counts)} the disturbed training had weights {expected[:16]}, "
                 f"the undisturbed one {training.digests[-1][:16]}"
             )

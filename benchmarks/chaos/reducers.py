@@ -1,61 +1,63 @@
-"""Reducers that get signals by a schedule, and a supervisor that starts them again, as systemd would.
+"""Reducers that get signals by a schedule, and are started again on the same address, as systemd would start them.
 
-state of a reducer   left by
-starting             its line on stdout: serving
-serving              KILL or TERM: ending. STOP: stopped
-stopped              after `stop_for_s` SIGCONT: serving
-ending               its end: down
-down                 after `restart_after_s` it is started on the same address: starting
-
-Reducers that ranks have started on their own hosts are struck too, if there are any. Nobody here starts
-these again: their ranks do.
-
-One thread does all of this. If a reducer ends without a strike, that is a failure.
+Each reducer has a thread that starts it, waits for its end, and starts it again. One more thread strikes by the
+schedule. Reducers that ranks have started on their own hosts are struck too, if there are any; their ranks start
+these again. If a reducer ends without a strike, that is a failure.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 import os
 import random
-import selectors
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from reduction.process.ready import ready_address
+from reduction.process.ready import close, wait_until_ready
 
-from benchmarks.chaos.schedule import Strike
 from benchmarks.lab.hosts import LOOPBACK, Host
 from benchmarks.lab.procfs import children, listens
+from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import START_TIMEOUT_S, STOP_TIMEOUT_S, start
 
 #: Ports for reducers, below those that Linux gives to outgoing connections. Otherwise an outgoing
 #: connection could take the port of a reducer that is down. Even the connection attempt to that
 #: reducer could, and TCP would then connect the socket to itself.
 PORTS = range(20_000, 32_000)
-#: Most seconds until the supervisor reads the clock again.
+#: The pause between two strikes is the mean pause times a random number of this range.
+JITTER = (0.5, 1.5)
+#: Most seconds until the striking thread looks at the reducers again.
 _LOOK_S = 0.1
 
 
-class ReducersFailed(Exception):
-    """A reducer ended or did not start, and no strike caused it."""
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One signal to one reducer, as planned."""
+
+    #: Seconds since the schedule began, without those in which no reducer served. Otherwise strikes
+    #: at an only reducer would pile up while it is down, and each would hit it at the moment when
+    #: it serves again.
+    at_s: float
+    #: Index of the reducer. If it is down at that moment, the next one that serves gets the signal.
+    reducer: int
 
 
-class State(enum.Enum):
-    """The state of a reducer, see the table in the module's docstring."""
-
-    STARTING = "starting"
-    SERVING = "serving"
-    STOPPED = "stopped"
-    ENDING = "ending"
-    DOWN = "down"
+def schedule(seed: int, strikes: int, every_s: float, reducers: int) -> list[Strike]:
+    """Return the strikes in the order of their times. The same seed gives the same schedule."""
+    draw = random.Random(seed)
+    at_s = 0.0
+    planned = []
+    for _ in range(strikes):
+        at_s += every_s * draw.uniform(*JITTER)
+        planned.append(Strike(at_s, draw.randrange(reducers)))
+    return planned
 
 
 @dataclass(slots=True)
@@ -73,60 +75,82 @@ class Struck:
     back_s: float = math.inf
 
 
-class _Reducer:
-    def __init__(self, host: Host, port: int) -> None:
-        self.host, self.port = host, port
-        self.state = State.DOWN
-        #: The time at which `state` ends by itself: at the restart, at the SIGCONT, or when
-        #: starting or ending has taken too long.
-        self.due_s = 0.0
-        self.process: subprocess.Popen[str] | None = None
+class _Target:
+    """A reducer that can be struck."""
+
+    def __init__(self) -> None:
+        #: None while it does not serve.
+        self.pid: int | None = None
         #: The strike after which it does not serve yet.
         self.struck: Struck | None = None
+        #: Whether that strike ends it.
+        self.is_ending = False
 
-    @property
-    def address(self) -> str:
-        return f"{self.host.address}:{self.port}"
-
-    def serves(self, now: float) -> None:
+    def serves(self, pid: int) -> None:
         """Note that it serves, for the first time or again."""
-        self.state, self.due_s = State.SERVING, math.inf
         if self.struck is not None:
-            self.struck.back_s, self.struck = now, None
+            self.struck.back_s, self.struck = time.monotonic(), None
+        self.pid = pid
+
+    def strike(self, which: signal.Signals, struck: Struck, stop_for_s: float) -> None:
+        pid, self.pid, self.struck = self.pid, None, struck
+        assert pid is not None
+        self.is_ending = which is not signal.SIGSTOP
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself, which somebody else notices
+            os.kill(pid, which)
+        if not self.is_ending:
+            wake = threading.Timer(stop_for_s, self._wake, [pid])
+            wake.daemon = True
+            wake.start()
+
+    def _wake(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it was killed at the end of all
+            os.kill(pid, signal.SIGCONT)
+            self.serves(pid)
 
 
-class _Colocated:
+class _Colocated(_Target):
     """The reducer of one rank, which starts it again by itself."""
 
     def __init__(self, rank: int) -> None:
+        super().__init__()
         self._rank = rank
-        self._pid = self._serving_pid()
-        #: The strike after which it does not serve yet.
-        self.struck: Struck | None = None
+        self.look()
 
-    @property
-    def serves(self) -> bool:
-        return self._pid is not None
-
-    def strike(self, which: signal.Signals) -> None:
-        assert self._pid is not None
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself; the rank says so
-            os.kill(self._pid, which)
-        self._pid = None
-
-    def look(self, now: float) -> None:
+    def look(self) -> None:
         """Find out whether it serves again."""
-        if self._pid is None and (pid := self._serving_pid()) is not None:
-            self._pid = pid
-            if self.struck is not None:
-                self.struck.back_s, self.struck = now, None
+        if self.pid is None:
+            for pid in filter(listens, children(self._rank)):
+                self.serves(pid)
 
-    def _serving_pid(self) -> int | None:
-        return next((pid for pid in children(self._rank) if listens(pid)), None)
+
+class _Own(_Target):
+    """A reducer of ours."""
+
+    def __init__(self, host: Host, port: int) -> None:
+        super().__init__()
+        self.host, self.port = host, port
+        self.address = f"{host.address}:{port}"
+        self.process: subprocess.Popen[str] | None = None
+        self.restarts = 0
+
+    def keep(self, ends: threading.Event, restart_after_s: float) -> None:
+        """Start it, and start it again whenever a strike has ended it, until `ends` is set."""
+        while not ends.is_set():
+            self.process = start(self.host, self.port, log_level="error")
+            wait_until_ready(self.process, START_TIMEOUT_S)
+            self.serves(self.process.pid)
+            code = self.process.wait()
+            close(self.process, 0.0)
+            if not self.is_ending and not ends.is_set():
+                raise RanksFailed(f"the reducer {self.address} ended by itself, exit code {code}")
+            self.is_ending = False
+            if not ends.wait(restart_after_s):
+                self.restarts += 1
 
 
 class ChaosReducers:
-    """`count` reducers on loopback or each on its own of `hosts`, under a supervisor."""
+    """`count` reducers on loopback or each on its own of `hosts`, which are started again."""
 
     def __init__(
         self,
@@ -137,32 +161,37 @@ class ChaosReducers:
         stop_for_s: float,
         hosts: Sequence[Host] = (),
     ) -> None:
-        self._signal = signal.Signals[f"SIG{which}"]
-        self._restart_after_s = restart_after_s
-        self._stop_for_s = stop_for_s
+        self._signal, self._stop_for_s = signal.Signals[f"SIG{which}"], stop_for_s
         at = hosts or [LOOPBACK] * count
-        self._reducers = [_Reducer(host, port) for host, port in zip(at, _free_ports(count), strict=True)]
+        self._own = [_Own(host, port) for host, port in zip(at, _free_ports(count), strict=True)]
         self._colocated: list[_Colocated] = []
         #: HOST:PORT of each, the same after every restart.
-        self.addresses = [reducer.address for reducer in self._reducers]
+        self.addresses = [reducer.address for reducer in self._own]
         #: The strikes that were carried out. Read it when `is_over`.
         self.struck: list[Struck] = []
-        self.restarts = 0
-        self._planned: list[Strike] = []
-        #: Seconds of the schedule that have passed, None before it begins; and the last reading of
-        #: the clock.
-        self._passed_s: float | None = None
-        self._looked_s = 0.0
-        self._selector = selectors.DefaultSelector()
-        self._ends = threading.Event()
-        self._over = threading.Event()
-        self._failure: ReducersFailed | None = None
-        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        self._ends, self._over = threading.Event(), threading.Event()
+        self._failure: RanksFailed | None = None
+        self._threads = [
+            self._thread(partial(reducer.keep, self._ends, restart_after_s)) for reducer in self._own
+        ]
+        #: Most seconds that a reducer of ours may take until it serves again.
+        self._back_max_s = stop_for_s + STOP_TIMEOUT_S + restart_after_s + START_TIMEOUT_S
+
+    def _thread(self, run: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:  # without this the other threads would wait for ever
+                if not self._ends.is_set():
+                    self._failure = error if isinstance(error, RanksFailed) else RanksFailed(repr(error))
+
+        return threading.Thread(target=guarded, daemon=True)
 
     def start(self) -> None:
         """Start all reducers, and wait until they serve."""
-        self._thread.start()
-        while any(reducer.state is not State.SERVING for reducer in self._reducers):
+        for thread in self._threads:
+            thread.start()
+        while any(reducer.pid is None for reducer in self._own):
             self.check()
             time.sleep(0.02)
 
@@ -170,16 +199,18 @@ class ChaosReducers:
         """Begin a schedule. The reducers that the processes `ranks` have started have the numbers after ours.
 
         Raises:
-            ReducersFailed: one of these ranks has started none.
+            RanksFailed: one of these ranks has started none.
         """
-        colocated = [_Colocated(pid) for pid in ranks]
-        if not all(reducer.serves for reducer in colocated):
-            raise ReducersFailed(f"not every rank has a reducer on its host; the ranks are {list(ranks)}")
-        self._over.clear()
-        self._colocated = colocated
-        self._planned = list(planned)
-        self._looked_s = time.monotonic()
-        self._passed_s = 0.0
+        self._colocated = [_Colocated(pid) for pid in ranks]
+        if not all(reducer.pid for reducer in self._colocated):
+            raise RanksFailed(f"not every rank has a reducer on its host; the ranks are {list(ranks)}")
+        self._threads.append(self._thread(partial(self._strike_all, planned)))
+        self._threads[-1].start()
+
+    @property
+    def restarts(self) -> int:
+        """How often one of ours was started again."""
+        return sum(reducer.restarts for reducer in self._own)
 
     @property
     def is_over(self) -> bool:
@@ -187,136 +218,52 @@ class ChaosReducers:
         return self._over.is_set()
 
     def check(self) -> None:
-        """Raise the failure that the supervisor has seen, if any.
+        """Raise the failure that a thread has seen, if any.
 
         Raises:
-            ReducersFailed: a reducer ended by itself.
+            RanksFailed: a reducer ended by itself, or does not come back.
         """
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """End all reducers, also stopped ones."""
+        """End all reducers of ours, also stopped ones."""
         self._ends.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for reducer in self._reducers:
-            if reducer.process is not None:
-                reducer.process.kill()
-                self._reap(reducer)
-        self._selector.close()
+        for thread in self._threads:
+            while thread.is_alive():
+                for reducer in self._own:
+                    if reducer.process is not None:
+                        reducer.process.kill()
+                thread.join(_LOOK_S)
 
-    # ---- the supervisor's thread ----
-
-    def _run(self) -> None:
-        try:
-            while not self._ends.is_set():
+    def _strike_all(self, planned: Sequence[Strike]) -> None:
+        targets: list[_Target] = [*self._own, *self._colocated]
+        passed_s, looked_s = 0.0, time.monotonic()
+        for strike in planned:
+            while not (serving := self._serving(targets)) or passed_s < strike.at_s:
+                if self._ends.wait(min(_LOOK_S, max(0.001, strike.at_s - passed_s))):
+                    return
                 now = time.monotonic()
-                for reducer in self._reducers:
-                    if now >= reducer.due_s:
-                        self._on_due(reducer, now)
-                self._strike_what_is_due(now)
-                for key, _ in self._selector.select(max(0.0, self._next_due_s() - time.monotonic())):
-                    self._on_output(key.data, time.monotonic())
-        except ReducersFailed as failure:
-            self._failure = failure
-        except Exception as error:  # without this the other threads would wait for ever
-            self._failure = ReducersFailed(f"the supervisor failed: {error!r}")
+                passed_s += now - looked_s if serving else 0.0
+                looked_s = now
+            index = min(serving, key=lambda candidate: (candidate - strike.reducer) % len(targets))
+            struck = Struck(time.monotonic(), index, len(serving) - 1, index >= len(self._own))
+            self.struck.append(struck)
+            targets[index].strike(self._signal, struck, self._stop_for_s)
+        while len(self._serving(targets)) < len(targets):
+            if self._ends.wait(_LOOK_S):
+                return
+        self._over.set()
 
-    def _next_due_s(self) -> float:
-        due_s = [reducer.due_s for reducer in self._reducers] + [time.monotonic() + _LOOK_S]
-        if self._planned and self._passed_s is not None and self._serving:
-            due_s.append(self._looked_s + self._planned[0].at_s - self._passed_s)
-        return min(due_s)
-
-    def _on_due(self, reducer: _Reducer, now: float) -> None:
-        match reducer.state:
-            case State.DOWN:
-                self._start(reducer, now)
-            case State.STOPPED:
-                assert reducer.process is not None
-                reducer.process.send_signal(signal.SIGCONT)
-                reducer.serves(now)
-            case State.STARTING | State.ENDING:
-                raise ReducersFailed(f"{reducer.address} was {reducer.state.value} for too long")
-            case State.SERVING:
-                pass
-
-    def _start(self, reducer: _Reducer, now: float) -> None:
-        self.restarts += self._passed_s is not None
-        reducer.process = start(reducer.host, reducer.port, log_level="error")
-        assert reducer.process.stdout is not None
-        self._selector.register(reducer.process.stdout, selectors.EVENT_READ, reducer)
-        reducer.state, reducer.due_s = State.STARTING, now + START_TIMEOUT_S
-
-    def _on_output(self, reducer: _Reducer, now: float) -> None:
-        """Handle output. The first line says that the reducer serves; after it comes only the end of the file."""
-        assert reducer.process is not None
-        assert reducer.process.stdout is not None
-        line = reducer.process.stdout.readline()
-        if ready_address(line) is not None and reducer.state is State.STARTING:
-            reducer.serves(now)
-        elif reducer.state is State.ENDING and not line:
-            self._reap(reducer)
-            reducer.state, reducer.due_s = State.DOWN, now + self._restart_after_s
-        else:
-            code = reducer.process.poll()
-            raise ReducersFailed(f"{reducer.address}, {reducer.state.value}, said {line!r}, exit code {code}")
-
-    def _strike_what_is_due(self, now: float) -> None:
-        if self._passed_s is None or self._over.is_set():
-            return
+    def _serving(self, targets: Sequence[_Target]) -> list[int]:
+        """Return the indices of the reducers that serve."""
         for colocated in self._colocated:
-            colocated.look(now)
-        serving = self._serving
-        if serving:
-            self._passed_s += now - self._looked_s
-        self._looked_s = now
-        if not self._planned:
-            if len(serving) == self._count:
-                self._over.set()
-            return
-        strike = self._planned[0]
-        if self._passed_s < strike.at_s or not serving:
-            return
-        self._planned.pop(0)
-        index = min(serving, key=lambda candidate: (candidate - strike.reducer) % self._count)
-        struck = Struck(time.monotonic(), index, len(serving) - 1, index >= len(self._reducers))
-        self.struck.append(struck)
-        if struck.is_colocated:
-            colocated = self._colocated[index - len(self._reducers)]
-            colocated.struck = struck
-            colocated.strike(self._signal)
-            return
-        reducer = self._reducers[index]
-        assert reducer.process is not None
-        reducer.struck = struck
-        reducer.process.send_signal(self._signal)
-        if self._signal is signal.SIGSTOP:
-            reducer.state, reducer.due_s = State.STOPPED, now + self._stop_for_s
-        else:
-            reducer.state, reducer.due_s = State.ENDING, now + STOP_TIMEOUT_S
-
-    @property
-    def _count(self) -> int:
-        return len(self._reducers) + len(self._colocated)
-
-    @property
-    def _serving(self) -> list[int]:
-        serve = [reducer.state is State.SERVING for reducer in self._reducers]
-        serve += [reducer.serves for reducer in self._colocated]
-        return [index for index, one in enumerate(serve) if one]
-
-    def _reap(self, reducer: _Reducer) -> None:
-        process, reducer.process = reducer.process, None
-        assert process is not None
-        process.wait(STOP_TIMEOUT_S)
-        assert process.stdout is not None
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(process.stdout)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+            colocated.look()
+        late_s = time.monotonic() - self._back_max_s
+        for reducer in self._own:
+            if (struck := reducer.struck) is not None and struck.at_s < late_s:
+                raise RanksFailed(f"{reducer.address} does not serve {self._back_max_s:g} s after its strike")
+        return [index for index, target in enumerate(targets) if target.pid is not None]
 
 
 def _free_ports(count: int) -> list[int]:

@@ -13,12 +13,11 @@ the only reducer.
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any, NamedTuple
 
-from benchmarks.chaos.course import Course, Settings, Training
-from benchmarks.method.table import markdown
+from benchmarks.chaos.course import Course, Training
+from benchmarks.method.table import markdown, tail
 
 _COLUMNS = {"next step": "next_step_s", "whole step": "whole_step_s", "reducer back": "back_s"}
 
@@ -38,14 +37,6 @@ class Felt(NamedTuple):
     back_s: float
 
 
-class Spread(NamedTuple):
-    """Median, 95th percentile and maximum of some seconds."""
-
-    median: float
-    p95: float
-    maximum: float
-
-
 def felt(course: Course) -> list[Felt]:
     """Return how long each strike was felt. The last steps come after the last strike, so each has an end."""
     training, first = course.disturbed, course.struck[0].at_s if course.struck else 0.0
@@ -58,19 +49,12 @@ def felt(course: Course) -> list[Felt]:
     return rows
 
 
-def spread(seconds: Sequence[float]) -> Spread:
-    """Return median, 95th percentile and maximum, each a value that was seen (nearest rank)."""
-    ordered = sorted(seconds)
-    ranks = [math.ceil(share * len(ordered)) - 1 for share in (0.5, 0.95, 1.0)]
-    return Spread(*(ordered[rank] for rank in ranks))
-
-
 def goodput(course: Course) -> float:
     """Return disturbed speed / undisturbed speed."""
     return course.reference.seconds / course.disturbed.seconds
 
 
-def lines(settings: Settings, course: Course) -> list[str]:
+def lines(settings: Namespace, course: Course) -> list[str]:
     """Return the printed report."""
     rows = felt(course)
     table = []
@@ -85,7 +69,7 @@ def lines(settings: Settings, course: Course) -> list[str]:
     for name, group in groups:
         cells = [f"{len(group)}"]
         for column in _COLUMNS.values():
-            cells += [f"{value:.3f}" for value in spread([getattr(row, column) for row in group])]
+            cells += [f"{value:.3f}" for value in tail([getattr(row, column) for row in group])]
         table.append([name, *cells])
     head = ["s from the signal", "count"]
     head += [f"{column}: {quantile}" for column in _COLUMNS for quantile in ("median", "p95", "max")]
@@ -114,7 +98,7 @@ def figures(course: Course) -> dict[str, Any]:
         "goodput": goodput(course),
         "restarts": course.restarts,
         "strikes_of_the_last": sum(row.others == 0 for row in rows),
-        **{name: spread([getattr(row, name) for row in rows])._asdict() for name in _COLUMNS.values()},
+        **{name: tail([getattr(row, name) for row in rows])._asdict() for name in _COLUMNS.values()},
         "strikes": [row._asdict() for row in rows],
     }
 

@@ -23,7 +23,7 @@ from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method.experiment import Line, at_least
 from benchmarks.method.paired import turn
-from benchmarks.method.records import quartiles
+from benchmarks.method.table import quartiles
 
 WORKERS, RATE_MBIT = 4, 200
 STEPS = 6

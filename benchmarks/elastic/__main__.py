@@ -13,13 +13,11 @@ With --history every step reduces some more tensors, and the second command fold
 from __future__ import annotations
 
 import dataclasses
-import functools
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.elastic.course import EARLY_SAMPLES, Course, CourseFailed, Settings, elastic, restarted
-from benchmarks.method.experiment import Line, filled
+from benchmarks.elastic.course import EARLY_SAMPLES, Course, elastic, restarted
+from benchmarks.lab.ending import ending_well
+from benchmarks.method.experiment import Line, settings_of
 from benchmarks.method.results import write
 
 
@@ -38,22 +36,15 @@ def main() -> None:
     history = "for `python -m tests.history`: what every worker reduced"
     add("--history", type=Path, metavar="FILE", help=history)
     options = tool.parse_args()
-    settings = filled(Settings, options)
-    ways: dict[str, Callable[[Settings, Callable[[str], None]], Course]]
-    ways = {"elastic": functools.partial(elastic, history=options.history)}
-    if options.rival:
-        ways["torchrun"] = restarted
+    ways = {"elastic": elastic} | ({"torchrun": restarted} if options.rival else {})
     rows = []
-    for name, run in ways.items():
-        try:
-            course = run(settings, say)
-        except CourseFailed as error:
-            say(f"failed: {error}")
-            sys.exit(1)
-        say(line(name, course))
-        rows.append({"way": name} | dataclasses.asdict(course) | {"gap_s": course.gap_s()})
+    with ending_well("elastic"):
+        for name, run in ways.items():
+            course = run(options, say)
+            say(line(name, course))
+            rows.append({"way": name} | dataclasses.asdict(course) | {"gap_s": course.gap_s()})
     if options.json is not None:
-        write(options.json, dataclasses.asdict(settings), rows)
+        write(options.json, settings_of(options), rows)
 
 
 def say(text: str) -> None:

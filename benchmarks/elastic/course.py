@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -12,42 +13,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.procfs import children
+from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.method.history import History, merge
+from benchmarks.method.table import tail
 
 #: How long a job may take to make its first step, and its last one, in seconds.
 PATIENCE_S = 120.0
 #: Between these samples the loss still falls.
 EARLY_SAMPLES = 20_000, 30_000
-_LOAD = Path(__file__).with_name("load.py")
+#: Seconds between two checkpoints of the job under torchrun.
+CHECKPOINT_S = 60.0
+#: What a worker has said, a line for each step.
+Lines = list[dict[str, Any]]
+LOAD = Path(__file__).with_name("load.py")
 _JOB = "elastic"
-
-
-class CourseFailed(Exception):
-    """A worker ended that nobody had killed, or the workers differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What is done."""
-
-    workers: int = 4
-    reducers: int = 2
-    kills: int = 100
-    every_s: float = 5.0
-    back_after_s: float = 3.0
-    pause_s: float = 0.05
-    checkpoint_s: float = 60.0
-    #: Whether a reducer is killed with each worker, and started again with it.
-    reducers_too: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +62,26 @@ class Course:
 
     def gap_s(self) -> dict[str, float] | None:
         """Return what is usual among the gaps, and the longest; None if nobody was killed."""
-        if not self.gaps:
-            return None
-        gaps = sorted(self.gaps)
-        p95 = gaps[int(0.95 * (len(gaps) - 1))]
-        return {"median": statistics.median(gaps), "p95": p95, "maximum": gaps[-1]}
+        return tail(self.gaps)._asdict() if self.gaps else None
 
 
-def elastic(settings: Settings, say: Callable[[str], None], history: Path | None = None) -> Course:
+def elastic(settings: Namespace, say: Callable[[str], None]) -> Course:
     """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits.
 
-    With `history` every step reduces some more tensors, and the file tells what every worker gave and got.
+    With a history every step reduces some more tensors, and the file tells what every worker gave and got.
+
+    Raises:
+        RanksFailed: that is not so.
     """
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, closing(Reducers(settings.reducers)) as reducers:
         folder = Path(name)
-        reducers = Reducers(settings.reducers)
         variables = environment(folder, settings.pause_s) | of_job(_JOB, folder, reducers, settings.workers)
         (folder / "history").mkdir()
-        if history is not None:
+        if settings.history is not None:
             variables["HISTORY"] = str(folder / "history")
 
         def begin(rank: int) -> subprocess.Popen[bytes]:
-            return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
+            return start([str(LOAD)], variables | {"REDUCTION_RANK": str(rank)}, folder, rank)
 
         workers = {rank: begin(rank) for rank in range(settings.workers)}
         try:
@@ -103,13 +90,12 @@ def elastic(settings: Settings, say: Callable[[str], None], history: Path | None
             for worker in workers.values():
                 worker.kill()
                 worker.wait()
-            reducers.close()
-            if history is not None:
-                merge(history, (folder / "history").iterdir(), ())
+            if settings.history is not None:
+                merge(settings.history, (folder / "history").iterdir(), ())
 
 
 def _strike_workers(
-    settings: Settings,
+    settings: Namespace,
     folder: Path,
     workers: dict[int, subprocess.Popen[bytes]],
     reducers: Reducers,
@@ -118,7 +104,11 @@ def _strike_workers(
 ) -> Course:
     chance = random.Random(settings.seed)
     history = History(folder / "history" / "strikes")
-    _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the first step")
+
+    def all_have_stepped() -> bool:
+        return all(lines_of(folder, worker.pid) for worker in workers.values())
+
+    wait_until(all_have_stepped, "the first step")
     began, first, kills = time.monotonic(), 0, []
     for number in range(settings.kills):
         _sleep_until(began + (number + 1) * settings.every_s, workers)
@@ -141,50 +131,40 @@ def _strike_workers(
         if (number + 1) % 10 == 0:
             say(f"{number + 1} workers killed")
     if not settings.kills:
-        _wait(lambda: _samples_of(folder) > EARLY_SAMPLES[1], f"sample {EARLY_SAMPLES[1]}")
-    # The last one must be back, too.
-    _wait(lambda: all(_lines_of(folder, worker.pid) for worker in workers.values()), "the last worker")
+        wait_until(lambda: _samples_of(folder) > EARLY_SAMPLES[1], f"sample {EARLY_SAMPLES[1]}")
+    wait_until(all_have_stepped, "the last worker")
     (folder / "stop").touch()
     seconds = time.monotonic() - began
     for rank, worker in workers.items():
         if worker.wait(PATIENCE_S) != 0:
-            raise CourseFailed(f"worker {rank} ended with {worker.returncode}:\n{_log(folder, worker.pid)}")
+            raise RanksFailed(f"worker {rank} ended with {worker.returncode}:\n{log_of(folder)}")
     survivors = {path.name.partition("-")[2]: read(path) for path in (folder / "out").iterdir()}
-    _check_bits(survivors, settings.workers)
-    by_step: dict[int, int] = {}
-    for lines in survivors.values():
-        for line in lines:
-            by_step[line["step"]] = by_step.get(line["step"], 0) + line["samples"]
+    check_bits(survivors, settings.workers)
+    said = [line for lines in survivors.values() for line in lines]
     return Course(
         seconds,
-        sum(by_step.values()),
-        max(by_step),
-        0,
-        tuple(_gap(survivors, at, str(pid)) for at, pid in kills),
-        _loss(survivors),
-        _early_loss(survivors),
-        _unused(survivors),
-        first,
+        samples=sum(line["samples"] for line in said),
+        steps=max(line["step"] for line in said),
+        repeated=0,
+        gaps=tuple(gap(survivors, at, str(pid)) for at, pid in kills),
+        loss=_loss(said),
+        early_loss=_early_loss(said),
+        unused=_unused(said),
+        first=first,
     )
 
 
-def restarted(settings: Settings, say: Callable[[str], None]) -> Course:
+def restarted(settings: Namespace, say: Callable[[str], None]) -> Course:
     """Kill ranks of a job under torchrun, which starts all of them again from the last checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         variables = environment(folder, settings.pause_s) | {
             "CHECKPOINT": str(folder / "checkpoint.pt"),
-            "CHECKPOINT_S": str(settings.checkpoint_s),
+            "CHECKPOINT_S": str(CHECKPOINT_S),
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        command = [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--max-restarts",
-            str(10 * settings.kills + 10),
-        ]
-        command += ["--nproc-per-node", str(settings.workers), str(_LOAD)]
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.workers)]
+        command += ["--max-restarts", str(10 * settings.kills + 10), str(LOAD)]
         torchrun = start(command, variables, folder, 0)
         try:
             return _strike_ranks(settings, folder, torchrun, say)
@@ -194,11 +174,11 @@ def restarted(settings: Settings, say: Callable[[str], None]) -> Course:
 
 
 def _strike_ranks(
-    settings: Settings, folder: Path, torchrun: subprocess.Popen[bytes], say: Callable[[str], None]
+    settings: Namespace, folder: Path, torchrun: subprocess.Popen[bytes], say: Callable[[str], None]
 ) -> Course:
     chance = random.Random(settings.seed)
     out = folder / "out"
-    _wait(lambda: len(list(out.iterdir())) >= settings.workers, "the first step")
+    wait_until(lambda: len(list(out.iterdir())) >= settings.workers, "the first step")
     began, kills = time.monotonic(), []
     for number in range(settings.kills):
         time.sleep(max(0.0, began + (number + 1) * settings.every_s - time.monotonic()))
@@ -209,7 +189,7 @@ def _strike_ranks(
             os.kill(pid, signal.SIGKILL)
         if (number + 1) % 10 == 0:
             say(f"{number + 1} ranks killed")
-    _wait(lambda: _has_stepped_since(out, kills[-1][0]), "a step after the last kill")
+    wait_until(lambda: _has_stepped_since(out, kills[-1][0]), "a step after the last kill")
     seconds = time.monotonic() - began
     (folder / "stop").touch()
     torchrun.wait(PATIENCE_S)
@@ -218,7 +198,7 @@ def _strike_ranks(
     done = sum(line["samples"] for line in lines)
     # What counts is the weights' way: a step that was done again after a restart counts once.
     samples = steps * settings.workers * lines[0]["samples"]
-    gaps = tuple(_next_step(lines, at) for at, _ in kills)
+    gaps = tuple(next_step(lines, at) for at, _ in kills)
     repeated = (done - samples) // (settings.workers * lines[0]["samples"])
     return Course(seconds, samples, steps, repeated, gaps, lines[-1]["loss"])
 
@@ -226,41 +206,42 @@ def _strike_ranks(
 # ---- what was said ----
 
 
-def _check_bits(workers: dict[str, list[dict[str, Any]]], size: int) -> None:
+def check_bits(workers: dict[str, Lines], size: int) -> None:
+    """Check that all workers of a job of this size had the same bits after each step, and left out none.
+
+    Raises:
+        RanksFailed: that is not so.
+    """
     digests: dict[int, set[str]] = {}
     for lines in workers.values():
         steps = [line["step"] for line in lines]
         if steps and steps != list(range(steps[0], steps[0] + len(steps))):
-            raise CourseFailed(f"a worker did steps {steps}")
+            raise RanksFailed(f"a worker did steps {steps}")
         for line in lines:
             digests.setdefault(line["step"], set()).add(line["digest"])
     if different := [step for step, found in digests.items() if len(found) > 1]:
-        raise CourseFailed(f"workers differ after steps {different}")
+        raise RanksFailed(f"workers differ after steps {different}")
     starts = [lines[0]["step"] for lines in workers.values() if lines]
     if starts.count(1) != size:
-        raise CourseFailed(f"the job has started over, workers at steps {sorted(starts)}: too few were left")
+        raise RanksFailed(f"the job has started over, workers at steps {sorted(starts)}: too few were left")
     if missing := set(range(1, max(digests) + 1)) - set(digests):
-        raise CourseFailed(f"nobody did steps {sorted(missing)}")
+        raise RanksFailed(f"nobody did steps {sorted(missing)}")
 
 
-def _gap(workers: dict[str, list[dict[str, Any]]], at: float, victim: str) -> float:
+def gap(workers: dict[str, Lines], at: float, victim: str) -> float:
     """Return the seconds until a survivor's next step without the victim, or with everybody again."""
-    later = [
-        line["at"] for pid, lines in workers.items() if pid != victim for line in lines if line["at"] > at
-    ]
-    before = [line["step"] for lines in workers.values() for line in lines if line["at"] <= at]
+    before = max(line["step"] for lines in workers.values() for line in lines if line["at"] <= at)
+    later = [line for pid, lines in workers.items() if pid != victim for line in lines if line["at"] > at]
     # The step that was under way may end a moment after the kill; the one after it needs the new generation.
-    after = [
-        line["at"]
-        for pid, lines in workers.items()
-        if pid != victim
-        for line in lines
-        if line["at"] > at and line["step"] > max(before) + 1
-    ]
-    return min(after, default=max(later, default=math.inf)) - at
+    after = [line for line in later if line["step"] > before + 1]
+    return (
+        min((line["at"] for line in after), default=max((line["at"] for line in later), default=math.inf))
+        - at
+    )
 
 
-def _next_step(lines: list[dict[str, Any]], at: float) -> float:
+def next_step(lines: Lines, at: float) -> float:
+    """Return the seconds until the next step of a job that must be started again first."""
     return min((line["at"] for line in lines if line["at"] > at + 0.5), default=math.inf) - at
 
 
@@ -268,48 +249,47 @@ def _has_stepped_since(out: Path, at: float) -> bool:
     return any(line["at"] > at + 0.5 for path in out.iterdir() for line in read(path)[-1:])
 
 
-def _loss(workers: dict[str, list[dict[str, Any]]]) -> float:
-    last = max(line["step"] for lines in workers.values() for line in lines)
-    return statistics.mean(
-        line["loss"] for lines in workers.values() for line in lines if line["step"] > last - 20
-    )
-
-
 def _samples_of(folder: Path) -> int:
     return sum(line["samples"] for path in (folder / "out").iterdir() for line in read(path))
 
 
-def _early_loss(workers: dict[str, list[dict[str, Any]]]) -> float:
-    by_step: dict[int, list[dict[str, Any]]] = {}
-    for lines in workers.values():
-        for line in lines:
-            by_step.setdefault(line["step"], []).append(line)
+def _loss(said: Lines) -> float:
+    last = max(line["step"] for line in said)
+    return statistics.mean(line["loss"] for line in said if line["step"] > last - 20)
+
+
+def _early_loss(said: Lines) -> float:
     used, found = 0, []
-    for _, lines in sorted(by_step.items()):
-        used += sum(line["samples"] for line in lines)
+    for _, lines in itertools.groupby(sorted(said, key=_step), _step):
+        together = list(lines)
+        used += sum(line["samples"] for line in together)
         if EARLY_SAMPLES[0] < used <= EARLY_SAMPLES[1]:
-            found += [line["loss"] for line in lines]
+            found += [line["loss"] for line in together]
     return statistics.mean(found) if found else math.nan
 
 
-def _unused(workers: dict[str, list[dict[str, Any]]]) -> int:
+def _step(line: dict[str, Any]) -> int:
+    return int(line["step"])
+
+
+def _unused(said: Lines) -> int:
     """Check that no sample was used more often than there were epochs; return how often one was used less often."""
-    lines = [line for lines in workers.values() for line in lines]
-    counts = Counter(sample for line in lines for sample in line["batch"])
-    epochs = max(line["epoch"] for line in lines)
+    counts = Counter(sample for line in said for sample in line["batch"])
+    epochs = max(line["epoch"] for line in said)
     if (most := max(counts.values())) > epochs + 1:
-        raise CourseFailed(
+        raise RanksFailed(
             f"a sample was used {most} times in {epochs} epochs and the beginning of another one"
         )
     return sum(max(0, epochs - count) for count in counts.values())
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> Lines:
     """Return the whole lines that a worker has said."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
-def _lines_of(folder: Path, pid: int) -> list[dict[str, Any]]:
+def lines_of(folder: Path, pid: int) -> Lines:
+    """Return the whole lines that one worker has said."""
     return [line for path in (folder / "out").glob(f"*-{pid}") for line in read(path)]
 
 
@@ -349,7 +329,8 @@ def start(
         )
 
 
-def _log(folder: Path, _: int) -> str:
+def log_of(folder: Path) -> str:
+    """Return the ends of the logs of all processes."""
     return "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("log-*"))
 
 
@@ -357,13 +338,18 @@ def _sleep_until(at: float, workers: dict[int, subprocess.Popen[bytes]]) -> None
     while time.monotonic() < at:
         for rank, worker in workers.items():
             if worker.poll() is not None:
-                raise CourseFailed(f"worker {rank} ended with {worker.returncode}, and nobody had killed it")
+                raise RanksFailed(f"worker {rank} ended with {worker.returncode}, and nobody had killed it")
         time.sleep(0.05)
 
 
-def _wait(ready: Callable[[], bool], what: str) -> None:
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    """Wait until something is so.
+
+    Raises:
+        RanksFailed: it is not within PATIENCE_S.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while not ready():
         if time.monotonic() > deadline:
-            raise CourseFailed(f"{what} did not come within {PATIENCE_S:g} s")
+            raise RanksFailed(f"{what} did not come within {PATIENCE_S:g} s")
         time.sleep(0.1)

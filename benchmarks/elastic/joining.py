@@ -13,16 +13,25 @@ import itertools
 import statistics
 import subprocess
 import tempfile
-import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from benchmarks.elastic.course import PATIENCE_S, environment, of_job, read, start
+from benchmarks.elastic.course import (
+    LOAD,
+    PATIENCE_S,
+    Lines,
+    environment,
+    lines_of,
+    log_of,
+    of_job,
+    start,
+    wait_until,
+)
+from benchmarks.lab.ending import ending_well
+from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import Reducers
 from benchmarks.method.experiment import Line, settings_of
 from benchmarks.method.results import write
-
-_LOAD = Path(__file__).with_name("wide_load.py")
 
 
 def main() -> None:
@@ -31,7 +40,7 @@ def main() -> None:
     line.add_argument("--joins", type=int, default=5)
     line.add_argument("--pause", type=float, default=0.2, help="of each step, for what it computes")
     options = line.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with ending_well("joining"), tempfile.TemporaryDirectory() as name:
         rounds = measure(Path(name), options)
     longest = [one["longest_s"] for one in rounds]
     lost = [one["lost_s"] for one in rounds]
@@ -47,34 +56,40 @@ def main() -> None:
 
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:
     """Return the times of each newcomer, in seconds."""
-    reducers = Reducers(options.reducers)
-    variables = environment(folder, options.pause) | {"MEGABYTES": str(options.megabytes)}
-    variables |= of_job("joining", folder, reducers, options.workers)
+    workers: list[subprocess.Popen[bytes]] = []
+    rounds: list[dict[str, float]] = []
 
     def begin(rank: int, **more: str) -> subprocess.Popen[bytes]:
-        return start([str(_LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
+        return start([str(LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
 
-    workers = [begin(rank) for rank in range(options.workers)]
-    rounds = []
-    try:
-        first = _lines(folder, workers[0], 10)
-        for number in range(options.joins):
-            newcomer = begin(options.workers, STEPS="5")
-            asked, joined = (line["at"] for line in _lines(folder, newcomer, 2)[:2])
-            assert newcomer.wait(PATIENCE_S) == 0
-            first = _lines(folder, workers[0], len(first) + 10)
-            found = _cost(first, asked, joined)
-            rounds.append(found)
-            print(f"newcomer {number}: {found}", flush=True)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-        reducers.close()
+    def steps(worker: subprocess.Popen[bytes], count: int) -> Lines:
+        """Return what a worker has said once it has said this many lines."""
+        wait_until(lambda: len(lines_of(folder, worker.pid)) >= count, f"a step of worker {worker.pid}")
+        return lines_of(folder, worker.pid)
+
+    with closing(Reducers(options.reducers)) as reducers:
+        variables = environment(folder, options.pause) | {"MEGABYTES": str(options.megabytes)}
+        variables |= of_job("joining", folder, reducers, options.workers)
+        try:
+            workers += map(begin, range(options.workers))
+            first = steps(workers[0], 10)
+            for number in range(options.joins):
+                newcomer = begin(options.workers, STEPS="5")
+                asked, joined = (line["at"] for line in steps(newcomer, 2)[:2])
+                assert newcomer.wait(PATIENCE_S) == 0
+                first = steps(workers[0], len(first) + 10)
+                rounds.append(_cost(first, asked, joined))
+                print(f"newcomer {number}: {rounds[-1]}", flush=True)
+        except RanksFailed as error:
+            raise RanksFailed(f"{error}\n{log_of(folder)}") from error
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
     return rounds
 
 
-def _cost(lines: list[dict[str, Any]], asked: float, joined: float) -> dict[str, float]:
+def _cost(lines: Lines, asked: float, joined: float) -> dict[str, float]:
     steps = [(after["at"] - before["at"], after["at"]) for before, after in itertools.pairwise(lines[1:])]
     # A newcomer's start alone takes much of this machine's processor, so what is before it counts.
     alone = statistics.median(took for took, at in steps if at < asked and took < 10)
@@ -85,18 +100,6 @@ def _cost(lines: list[dict[str, Any]], asked: float, joined: float) -> dict[str,
         "lost_s": round(sum(during) - alone * len(during), 4),
         "join_s": round(joined - asked, 4),
     }
-
-
-def _lines(folder: Path, worker: subprocess.Popen[bytes], count: int) -> list[dict[str, Any]]:
-    """Return what a worker has said once it has said this many lines."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        lines = [line for path in (folder / "out").glob(f"*-{worker.pid}") for line in read(path)]
-        if len(lines) >= count:
-            return lines
-        if worker.poll() not in (None, 0) or time.monotonic() > deadline:
-            raise SystemExit("\n".join(log.read_text() for log in folder.glob("log-*")))
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

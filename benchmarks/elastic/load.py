@@ -1,7 +1,8 @@
 """One worker of the training that is struck: a small CNN on scikit-learn's digits.
 
 It says a line of JSON after every step. With CHECKPOINT, a file, it is the rival: a script under torchrun over Gloo
-that restores from it and saves to it every CHECKPOINT_S; otherwise a worker of an elastic job.
+that restores from it and saves to it every CHECKPOINT_S. With MEGABYTES it is a worker of an elastic job with a large
+state, for STEPS steps; otherwise one of an elastic job that learns digits.
 """
 
 from __future__ import annotations
@@ -164,6 +165,30 @@ def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every
         time.sleep(pause_s)
 
 
+def wide(pause_s: float, megabytes: int, steps: int) -> None:
+    """Take part in an elastic job with so much of weights and Adam's moments, for a number of steps."""
+    from worker_plugin import ReductionState, attach
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    state = ReductionState(elastic=True)
+    width = int((megabytes * 1e6 / 3 / 4 / 4) ** 0.5)
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    ddp_model = DistributedDataParallel(model, find_unused_parameters=True)
+    attach(ddp_model, state)
+    inputs = torch.randn(1, width)
+    say(step=-1, members=[])
+    for step in range(steps):
+        state.sync(model, optimizer)
+        optimizer.zero_grad()
+        ddp_model(inputs).pow(2).mean().backward()
+        optimizer.step()
+        say(step=step, members=state.members)
+        time.sleep(pause_s)
+    state.close()
+
+
 def say(**line: object) -> None:
     """Append a line to this worker's file."""
     path = (
@@ -176,7 +201,9 @@ def say(**line: object) -> None:
 if __name__ == "__main__":
     stop = Path(os.environ["STOP"])
     pause = float(os.environ["PAUSE_S"])
-    if (saves := os.environ.get("CHECKPOINT")) is None:
-        elastic(pause, stop.exists)
+    if "CHECKPOINT" in os.environ:
+        restarted(pause, stop.exists, Path(os.environ["CHECKPOINT"]), float(os.environ["CHECKPOINT_S"]))
+    elif "MEGABYTES" in os.environ:
+        wide(pause, int(os.environ["MEGABYTES"]), int(os.environ.get("STEPS", "1000000")))
     else:
-        restarted(pause, stop.exists, Path(saves), float(os.environ["CHECKPOINT_S"]))
+        elastic(pause, stop.exists)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.gpu.trace import STEP, Spans, load
+from benchmarks.gpu.trace import STEP
 from benchmarks.lab.ranks import Rank
 from benchmarks.loads.models import RECIPES, TINY, Batch
 from benchmarks.method.paired import Sample, timed
@@ -37,14 +36,12 @@ class GpuTraining:
         rank: Rank,
         model: str,
         tiny: bool,
-        examples: int | None,
         contenders: list[str],
         bucket_mb: float,
     ) -> None:
         torch.manual_seed(0)  # on the CPU, so that all ranks begin alike
         self._rank = rank
         self._recipe = (TINY if tiny else RECIPES)[model]
-        self._examples = examples or self._recipe.examples
         self._start = self._recipe.build()
         gloo = dist.new_group(backend="gloo")
         self._models = {
@@ -83,24 +80,19 @@ class GpuTraining:
             raise AssertionError(f"rank {self._rank.rank}: the loss is {float(self._loss)}")
 
     def profile(self, contender: str, count: int, folder: str) -> None:
-        """Do `count` more steps, and write a trace of the GPU; on rank 0 also of the CPU and of our threads."""
+        """Do `count` more steps, and write a trace of the GPU; on rank 0 also of the CPU. Ours writes its own, too."""
         on_gpu, is_first = self._rank.device.type == "cuda", self._rank.rank == 0
         wanted = ([ProfilerActivity.CUDA] if on_gpu else []) + ([ProfilerActivity.CPU] if is_first else [])
-        path = Path(folder, f"rank-{self._rank.rank}.json")
         with ExitStack() as stack:
-            spans = stack.enter_context(Spans()) if is_first else None
+            if contender == OURS:
+                stack.enter_context(self._rank.states["tcp"].trace(folder))
             profiler = stack.enter_context(profile(activities=wanted) if wanted else nullcontext())
             for _ in range(count):
                 batch = self._batch(contender)
                 with record_function(STEP):
                     self._step(contender, batch)
-        if profiler is None:
-            return
-        profiler.export_chrome_trace(str(path))
-        if spans is not None:
-            document = load(path)
-            spans.add_to(document)
-            path.write_text(json.dumps(document))
+        if profiler is not None:
+            profiler.export_chrome_trace(str(Path(folder, f"profile-{self._rank.rank}.json")))
 
     def digest(self, contender: str) -> str:
         """Return a hash of all weights."""
@@ -122,9 +114,9 @@ class GpuTraining:
         return math.sqrt(distance / way)
 
     def _batch(self, contender: str) -> Batch:
-        number = self._steps[contender] * self._rank.world_size + self._rank.rank
+        step = self._steps[contender]
         self._steps[contender] += 1
-        inputs, targets = self._recipe.batch(self._examples, torch.Generator().manual_seed(number))
+        inputs, targets = self._recipe.batch_of(step, self._rank.rank, self._rank.world_size)
         placed = inputs.to(self._rank.device), targets.to(self._rank.device)
         self._rank.synchronize()
         return placed

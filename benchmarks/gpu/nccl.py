@@ -30,12 +30,10 @@ from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method.experiment import Line, effort_of, shape_of
 from benchmarks.method.paired import Effort
 from benchmarks.method.paired import compare as in_turn
-from benchmarks.method.report import Report, nccl_notes
+from benchmarks.method.report import Report
 from benchmarks.method.row import Row
-from benchmarks.method.table import markdown, spread
 
 CONTENDERS = ("tcp", "ring")
-HEAD = ["", "ms", "ms unshaped", "times as fast unshaped", "Mbit/s", "worker CPU s/GB"]
 
 
 def compare(shape: Shape, effort: Effort, size_bytes: int) -> Row:
@@ -65,29 +63,7 @@ def _row(shape: Shape, effort: Effort, size_bytes: int, unshaped_s: Mapping[str,
         cluster.ranks.load(AllReduce, size_bytes // 4, 1)
         measured = in_turn(cluster, CONTENDERS, effort)
         log = nccl_log.read(cluster.ranks.nccl_logs()) if shape.device == "cuda" else None
-        return Row.of(cluster, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=log)
-
-
-def lines(row: Row) -> list[str]:
-    """Return the table, the notes and rank 0's log of NCCL."""
-    ring, cells = "Gloo ring" if row.device == "cpu" else "NCCL ring", []
-    for name, measurement in row.measured.items():
-        factor = row.times_as_fast_unshaped(name)
-        cells.append(
-            [
-                (ring if name == "ring" else "ours, TCP") + (" (*)" if row.doubts(name) else ""),
-                f"{1e3 * measurement.turn_s:.0f}",
-                "" if factor is None else f"{1e3 * row.unshaped_s[name]:.0f}",
-                "" if factor is None else f"{factor:.2f}",
-                f"{row.algbw_mbit_s(name):.0f}",
-                spread(row.quartiles(name)),
-                f"{row.worker_cpu_s_per_gb(name):.2f}",
-            ]
-        )
-    table = markdown([*HEAD[:5], f"x {ring.split()[0]} (quartiles)", HEAD[5]], cells)
-    return (
-        table if row.nccl is None else [*table, "", *nccl_notes(row), "", "rank 0's NCCL:", *row.nccl.lines]
-    )
+        return Row(cluster.shape, "all-reduce", size_bytes, 1, measured, unshaped_s=unshaped_s, nccl=log)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -116,12 +92,10 @@ def main() -> None:
     with ending_well("nccl"):
         row = compare(shape, effort_of(given), given.size)
     report = Report(rows=[row])
-    if given.json is not None:
-        report.write(given.json)
     print(environment.summary(report.environment))
-    place = "loopback" if shape.link is None else f"{shape.link.name} of queue"
-    print(f"n={shape.workers} k={shape.reducers}, {given.size} bytes, {place}")
-    print("\n".join(lines(row)))
+    report.show(given.json)
+    if row.nccl is not None:
+        print("\n".join(["", "rank 0's NCCL:", *row.nccl.lines]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ quartiles. Every result is compared as a whole with the exact sum.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 import torch
 
@@ -41,7 +40,7 @@ class Pipeline(AllReduce):
     def run(self, contender: str, start_at: float) -> Sample:
         """Do one stage of all buckets, or all stages."""
         self._is_reduced = contender == _ALL
-        return timed([partial(getattr(self, f"_{contender}"))], start_at)
+        return timed([getattr(self, f"_{contender}")], start_at)
 
     def verify(self) -> None:
         """Check the sums."""

@@ -1,4 +1,4 @@
-"""The report of gpu/training.py: the table, the JSON, and whether the weights are right."""
+"""The report of gpu/training.py: its rows and its table, and whether the weights are right."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.load import GLOO, NCCL, NOOP, OURS
 from benchmarks.gpu.nccl_log import NcclLog
 from benchmarks.lab.traffic import Link
 from benchmarks.loads.models import RECIPES, TINY, gradient_bytes
+from benchmarks.method.experiment import Cell
 from benchmarks.method.paired import Measurement
-from benchmarks.method.table import markdown
+from benchmarks.method.table import spread
 
-#: Version of the JSON; raised when a field changes its meaning.
-FORMAT = 1
 LABELS = {OURS: "ours, TCP", GLOO: "DDP, Gloo", NCCL: "DDP, NCCL ring", NOOP: "no communication"}
 #: Largest distance between our weights and those of another contender, as a multiple of the
 #: distance that training has moved them. With a sum instead of an average it would be n - 1, and
 #: without averaging about sqrt(n - 1). Different roundings of kernels are far below this limit.
 APART_MAX = 0.05
-HEAD = (
-    "",
-    "steps/s",
-    "ms",
-    "its time / ours (quartiles)",
-    "exposed ms",
-    "GPU idle",
-    "NCCL waits",
-)
 
 
 @dataclass(slots=True)
@@ -49,6 +38,11 @@ class Found:
     nccl: NcclLog | None = None
     link: Link | None = None
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the time of NCCL is not that of a ring over the links."""
+        return [] if self.nccl is None else self.nccl.problems(len(self.digests[NCCL]))
 
     def exposed_s(self, name: str) -> float | None:
         """Return the median over the rounds of a step's time less that of a step without communication."""
@@ -73,56 +67,46 @@ def problems(digests: Mapping[str, Sequence[str]], apart: Mapping[str, float]) -
     return errors
 
 
-def lines(found: Found) -> list[str]:
-    """Return the table, and a line about NCCL."""
-    doubts = [] if found.nccl is None else found.nccl.problems(len(found.digests[NCCL]))
-    cells = []
+def rows_of(found: Found) -> list[dict[str, Any]]:
+    """Return a row for each contender, in words of the columns of README.md."""
+    rows = []
     for name, measurement in found.measured.items():
         is_other = name != OURS and OURS in found.measured
-        quartiles = found.measured[OURS].times_as_fast_as(measurement) if is_other else None
-        exposed_s, (idle, waits) = found.exposed_s(name), found.shares[name]
-        cells.append(
-            [
-                LABELS[name] + (" (*)" if name == NCCL and doubts else ""),
-                f"{1 / measurement.turn_s:#.3g}",
-                f"{1e3 * measurement.turn_s:.1f}",
-                "" if quartiles is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*quartiles),
-                "" if exposed_s is None else f"{1e3 * exposed_s:.1f}",
-                "no GPU" if idle is None else f"{idle:.1%}",
-                "" if not waits else f"{waits:.1%}",
-            ]
+        idle, waits = found.shares[name]
+        rows.append(
+            {
+                "contender": name,
+                "turns": measurement.turns,
+                "turn_s": measurement.turn_s,
+                "by_ours": found.measured[OURS].times_as_fast_as(measurement) if is_other else None,
+                "exposed_s": found.exposed_s(name),
+                "gpu_idle": idle,
+                "nccl_waits": waits,
+                "worker_cpu_s": measurement.worker_cpu_s,
+                "reducer_cpu_s": measurement.reducer_cpu_s,
+                "traffic": asdict(measurement.traffic),
+                "doubts": found.doubts if name == NCCL else [],
+            }
         )
-    notes = [] if found.nccl is None else ["", found.nccl.summary()]
-    return [*markdown(HEAD, cells), *notes, *(f"(*) no ring over the links: {doubt}" for doubt in doubts)]
+    return rows
 
 
-def document(given: argparse.Namespace, found: Found, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report as JSON."""
-    contenders = {
-        name: {
-            "turns": measurement.turns,
-            "exposed_s": found.exposed_s(name),
-            "gpu_idle": found.shares[name][0],
-            "nccl_waits": found.shares[name][1],
-            "worker_cpu_s": measurement.worker_cpu_s,
-            "reducer_cpu_s": measurement.reducer_cpu_s,
-            "traffic": asdict(measurement.traffic),
-        }
-        for name, measurement in found.measured.items()
-    }
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
-    return {
-        "format": FORMAT,
-        "environment": described,
-        "settings": settings,
-        "gradient_bytes": bytes_of(given),
-        "network": "loopback" if found.link is None else asdict(found.link),
-        "contenders": contenders,
-        "weights": found.digests,
-        "apart": found.apart,
-        "nccl": None if found.nccl is None else found.nccl.json(),
-        "problems": found.problems,
-    }
+COLUMNS: dict[str, Cell] = {
+    "": lambda row: LABELS[row["contender"]] + (" (*)" if row["doubts"] else ""),
+    "steps/s": lambda row: f"{1 / row['turn_s']:#.3g}",
+    "ms": lambda row: f"{1e3 * row['turn_s']:.1f}",
+    "its time / ours (quartiles)": lambda row: spread(row["by_ours"]),
+    "exposed ms": lambda row: "" if row["exposed_s"] is None else f"{1e3 * row['exposed_s']:.1f}",
+    "GPU idle": lambda row: "no GPU" if row["gpu_idle"] is None else f"{row['gpu_idle']:.1%}",
+    "NCCL waits": lambda row: f"{row['nccl_waits']:.1%}" if row["nccl_waits"] else "",
+}
+
+
+def notes(found: Found) -> list[str]:
+    """Return what is said of NCCL under the table."""
+    if found.nccl is None:
+        return []
+    return ["", found.nccl.summary(), *(f"(*) no ring over the links: {doubt}" for doubt in found.doubts)]
 
 
 def bytes_of(given: argparse.Namespace) -> int:

@@ -18,8 +18,9 @@ have its turn, so the real idle share is larger.
 At the end all ranks must have the same bits in every weight, for each contender that communicates,
 and our weights must be those of the others except for roundings. Otherwise the exit code is 1. It
 is 2 if the machine lacks something. The log of NCCL is read as in `benchmarks.gpu.nccl`. Writes
-gpu-training-*.json, and with --trace a trace of rank 0 for each contender, which has the copies and
-pushes of our threads beside the backward pass (for chrome://tracing or Perfetto).
+gpu-training-*.json, and with --trace a trace of rank 0 for each contender (for chrome://tracing or
+Perfetto). Ours has the parts of each collective of all ranks beside rank 0's backward pass, as
+`reducer trace` puts them there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,12 +37,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.gpu import nccl_log
 from benchmarks.gpu import trace as gpu_trace
 from benchmarks.gpu.load import NCCL, NOOP, OURS, GpuTraining
-from benchmarks.gpu.report import LABELS, Found, bytes_of, document, lines, problems
-from benchmarks.lab import environment
+from benchmarks.gpu.report import COLUMNS, LABELS, Found, bytes_of, notes, problems, rows_of
 from benchmarks.lab.cluster import Cluster, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.loads.models import RECIPES
-from benchmarks.method.experiment import Line, at_least, effort_of, shape_of
+from benchmarks.method.experiment import Line, at_least, effort_of, fail, shape_of, show
 from benchmarks.method.paired import compare
 from benchmarks.method.results import RESULTS
 from benchmarks.method.table import size_text
@@ -52,14 +53,14 @@ PROFILED = 2
 def train(cluster: Cluster, given: argparse.Namespace) -> Found:
     """Train in turn, profile, and compare the weights."""
     ranks, names = cluster.ranks, given.contenders
-    ranks.load(GpuTraining, given.model, given.tiny, given.examples, names, given.bucket_mb)
+    ranks.load(GpuTraining, given.model, given.tiny, names, given.bucket_mb)
     measured = compare(cluster, names, effort_of(given))
     shares = {name: profiled(cluster, name, given) for name in names}
     digests = {name: ranks.call("digest", name) for name in names if name != NOOP}
     others = [name for name in digests if name != OURS] if OURS in digests else []
     apart = {name: max(ranks.call("apart", OURS, name)) for name in others}
     log = nccl_log.read(ranks.nccl_logs()) if NCCL in names else None
-    found = Found(measured, shares, digests, apart, log, cluster.link)
+    found = Found(measured, shares, digests, apart, log, cluster.shape.link)
     found.problems += problems(digests, apart)
     return found
 
@@ -68,11 +69,15 @@ def profiled(cluster: Cluster, name: str, given: argparse.Namespace) -> tuple[fl
     """Profile a few steps, and return the shares in which the GPU is idle and in which NCCL waits."""
     with TemporaryDirectory(prefix="reduction-bench-") as folder:
         cluster.ranks.call("profile", name, given.profiled + 1, folder)
-        paths = [Path(folder, f"rank-{rank}.json") for rank in range(given.workers)]
-        traces = [gpu_trace.load(path) for path in paths if path.exists()]
+        paths = [Path(folder, f"profile-{rank}.json") for rank in range(given.workers)]
+        traces = [json.loads(path.read_text()) for path in paths if path.exists()]
         if given.trace is not None:
             given.trace.mkdir(parents=True, exist_ok=True)
-            shutil.copy(paths[0], given.trace / f"{slug(given)}-{name}.json")
+            out = given.trace / f"{slug(given)}-{name}.json"
+            shutil.copy(paths[0], out)
+            if name == OURS:  # if that fails, the profile alone is there
+                command = [sys.executable, "-m", "reducer", "trace", folder]
+                subprocess.run([*command, "--profile", paths[0], "-o", out], stdout=subprocess.DEVNULL)
     computes = gpu_trace.kernel_share(traces, nccl=False)
     return None if computes is None else 1 - computes, gpu_trace.kernel_share(traces, nccl=True)
 
@@ -102,7 +107,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", choices=tuple(RECIPES), default="bert", help="(%(default)s)")
     add("--contenders", help=f"comma-separated, of {','.join(LABELS)}; all that can run")
-    add("--examples", type=int, help="per rank and step; bert 8 of 128 tokens, resnet 32")
     add("--bucket-mb", type=float, default=25, help="DDP's bucket_cap_mb, of all (%(default)s)")
     add("--profiled", type=at_least(1), default=PROFILED, help="steps in the profiler (%(default)s)")
     add("--trace", type=Path, help="folder for the traces of rank 0")
@@ -120,20 +124,25 @@ def main() -> None:
     given = parse()
     with ending_well("gpu_training"), running(shape_of(given, sockets=True)) as cluster:
         found = train(cluster, given)
-    described = environment.describe()
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{slug(given)}.json"
-    path.write_text(json.dumps(document(given, found, described), indent=1) + "\n")
     place = "loopback" if found.link is None else found.link.name
     if found.link is not None and found.link.goodput_mbit is not None:
         place += f", iperf3 {found.link.goodput_mbit:.0f} Mbit/s"
-    print(environment.summary(described))
-    print(
-        f"{given.model}, {size_text(bytes_of(given))} of gradients, n={given.workers} k={given.reducers}, {place}\n"
+    size = f"{size_text(bytes_of(given))} of gradients"
+    show(
+        given,
+        COLUMNS,
+        rows_of(found),
+        f"{given.model}, {size}, n={given.workers} k={given.reducers}, {place}\n",
+        path=given.out / f"{slug(given)}.json",
+        gradient_bytes=bytes_of(given),
+        network="loopback" if found.link is None else found.link.json(),
+        weights=found.digests,
+        apart=found.apart,
+        nccl=None if found.nccl is None else found.nccl.json(),
+        problems=found.problems,
     )
-    print("\n".join(lines(found)))
-    if found.problems:
-        sys.exit("\n".join(["gpu_training: failed", *found.problems]))
+    print("\n".join(notes(found)))
+    fail("gpu_training", found.problems)
 
 
 if __name__ == "__main__":

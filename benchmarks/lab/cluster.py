@@ -51,12 +51,11 @@ class Shape:
 class Cluster:
     """The running processes of a shape."""
 
+    #: With the congestion control of its links, and the goodput that iperf3 has measured.
     shape: Shape
     ranks: Ranks
     reducers: Reducers
     network: Network | None = None
-    #: The links of the network, with the goodput that iperf3 measured.
-    link: Link | None = None
 
     def traffic(self) -> Traffic:
         """Return the traffic of all links until now. Loopback is not counted."""
@@ -75,7 +74,7 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
     if shape.device == "cuda":
         check_gpus(1 if sockets else shape.workers)
     with ExitStack() as stack:
-        network = link = None
+        network = None
         workers_at: list[Host] = []
         reducers_at: list[Host] = []
         if shape.link is not None:
@@ -87,6 +86,7 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             if with_goodput:  # iperf3 must have the links to itself
                 other = (reducers_at or workers_at[1:])[0]
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], other))
+            shape = replace(shape, link=link)
         reducers = stack.enter_context(closing(Reducers(shape.reducers, reducers_at, shape.processes)))
         ranks = Ranks(
             shape.workers, reducers.addresses, device=shape.device, hosts=workers_at, sockets=sockets
@@ -94,4 +94,4 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
         stack.enter_context(closing(ranks))
         if shape.background is not None:
             stack.enter_context(closing(Background(shape.background, workers_at[:2])))
-        yield Cluster(shape, ranks, reducers, network, link)
+        yield Cluster(shape, ranks, reducers, network)

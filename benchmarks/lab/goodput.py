@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 
 from benchmarks.lab.hosts import Host
@@ -18,7 +15,7 @@ SECONDS = 2
 PORT = 5201
 TIMEOUT_S = 30
 
-_READY = b"Server listening"
+_READY = "Server listening"
 
 
 def goodput_mbit(worker: Host, reducer: Host) -> float | None:
@@ -49,9 +46,11 @@ def _stream(client: Host, server: Host, direction: Sequence[str]) -> float:
     ]
     connect = ["iperf3", "--client", server.address, "--port", f"{PORT}", "--json", *direction]
     connect += ["--time", f"{SECONDS}", "--omit", "1"]
-    with subprocess.Popen([*server.prefix, *serve], stdout=subprocess.PIPE) as listening:
+    with subprocess.Popen([*server.prefix, *serve], stdout=subprocess.PIPE, text=True) as listening:
         try:
-            _await_ready(listening)
+            assert listening.stdout is not None
+            if not any(_READY in line for line in listening.stdout):
+                raise RuntimeError("iperf3's server did not start")
             command = [*client.prefix, *connect]
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             answer = json.loads(done.stdout)
@@ -60,15 +59,3 @@ def _stream(client: Host, server: Host, direction: Sequence[str]) -> float:
             return float(answer["end"]["sum_received"]["bits_per_second"]) / 1e6
         finally:
             listening.terminate()  # timeout(1) passes the signal on to iperf3
-
-
-def _await_ready(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdout is not None
-    deadline = time.monotonic() + TIMEOUT_S
-    output = b""
-    while _READY not in output:
-        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-        more = os.read(process.stdout.fileno(), 4096) if ready else b""
-        if not more:
-            raise RuntimeError(f"iperf3's server did not start, its output is {output!r}")
-        output += more

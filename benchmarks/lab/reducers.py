@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import IO
 
 from reduction.process.ready import close, wait_until_ready
 
@@ -62,10 +63,15 @@ class Reducers:
 
 
 @contextmanager
-def own_token() -> Iterator[None]:
-    """Let reducers that are started meanwhile want a token, which ranks that are started meanwhile show."""
+def own_token(**others: str) -> Iterator[None]:
+    """Let reducers that are started meanwhile want a token, which ranks that are started meanwhile show.
+
+    Args:
+        others: tokens of jobs that have another one, by the names of the jobs.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="reduction-token-") as file:  # only its owner may read it
-        file.write(f"*:{secrets.token_urlsafe(32)}\n")
+        for job, token in {**others, "*": secrets.token_urlsafe(32)}.items():
+            file.write(f"{job}:{token}\n")
         file.flush()
         os.environ[TOKEN_FILE] = file.name
         try:
@@ -75,17 +81,31 @@ def own_token() -> Iterator[None]:
 
 
 def start(
-    host: Host, port: int = 0, *, log_level: str = "warning", processes: int = 1
+    host: Host,
+    port: int = 0,
+    *options: str,
+    log_level: str = "warning",
+    processes: int = 1,
+    log: IO[str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start one; it says on stdout when it serves, and ends with its stdin. 0 processes: as many as it likes."""
+    """Start one; it says on stdout when it serves, and ends with its stdin.
+
+    Args:
+        host: where it runs.
+        port: of its calls; 0: any.
+        options: more options of it.
+        log_level: of what it logs.
+        processes: how many it has; 0: as many as it likes.
+        log: the file that gets what it logs; else stderr does.
+    """
     command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:{port}"]
     command += ["--processes", f"{processes}"] if processes else []
-    command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2"]
+    command += ["--stop-with-stdin", "--log-level", log_level, "--drain-timeout", "2", *options]
     command += ["--link", f"{host.link_mbit:g}M"] if host.link_mbit else []
     command += ["--token-file", os.environ[TOKEN_FILE]] if TOKEN_FILE in os.environ else []
     if host != LOOPBACK:
         command.append("--insecure")
     # Ctrl-C is the test process's: the ranks must still be able to end what they are in.
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
     )

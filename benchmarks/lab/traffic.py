@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -70,6 +70,16 @@ class Link:
     def json(self) -> dict[str, Any]:
         """Return the link as in files, with the length of its queues."""
         return asdict(self) | {"queue_bytes": self.queue_bytes}
+
+
+def queue_ms(network: Mapping[str, Any]) -> float:
+    """Return the milliseconds that a packet waits in a full queue of a link that `Link.json` has described.
+
+    Results from before its length was recorded have queues of at least a burst.
+    """
+    rate_mbit = network["rate_mbit"]
+    least_bytes = max(rate_mbit * network["latency_ms"] * 125, network["burst_bytes"])
+    return float(network.get("queue_bytes", least_bytes) * 8e-3 / rate_mbit)
 
 
 def link_of(rate_mbit: float) -> Link:

@@ -138,11 +138,21 @@ class Recipe:
     batch: Callable[[int, torch.Generator], Batch]
     #: Examples per rank and step.
     examples: int
+    #: Of SGD with momentum 0.9, where a training is to converge.
+    learning_rate: float = 0.0
+    #: By how much labels are smoothed.
+    smoothing: float = 0.0
+
+    def batch_of(self, step: int, rank: int, world_size: int) -> Batch:
+        """Return the batch of a step and a rank, which is always the same."""
+        generator = torch.Generator().manual_seed(step * world_size + rank)
+        return self.batch(self.examples, generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean cross entropy."""
         inputs, targets = batch
-        return nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        logits = model(inputs).flatten(0, -2)
+        return nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=self.smoothing)
 
 
 def _bert(

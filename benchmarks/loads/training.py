@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.lab.ranks import Rank
-from benchmarks.loads.models import NARROW, Batch
+from benchmarks.loads.models import NARROW
 from benchmarks.method.paired import Sample, timed
 from worker_plugin import reduction_hook
 
@@ -71,7 +71,7 @@ class Training:
         """Do one training step."""
         self._last = contender
         model, optimizer = self._models[contender], self._optimizers[contender]
-        batch = self._batch(self._rank.rank)
+        batch = self._recipe.batch_of(self._key, self._rank.rank, self._rank.world_size)
 
         def step() -> None:
             optimizer.zero_grad()
@@ -112,12 +112,9 @@ class Training:
         if len(set(digests)) > 1:
             raise AssertionError(f"{self._last}: the ranks' weights differ, their digests are {digests}")
 
-    def _batch(self, rank: int) -> Batch:
-        generator = torch.Generator().manual_seed(self._key * self._rank.world_size + rank)
-        return self._recipe.batch(self._recipe.examples, generator)
-
     def _gradients(self, rank: int) -> list[torch.Tensor]:
-        loss = self._recipe.loss(self._reference, self._batch(rank))
+        batch = self._recipe.batch_of(self._key, rank, self._rank.world_size)
+        loss = self._recipe.loss(self._reference, batch)
         return list(torch.autograd.grad(loss, list(self._reference.parameters())))
 
 

@@ -13,7 +13,6 @@ A tool names the options that it shares with others and their defaults, adds its
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -126,12 +125,6 @@ class Line(argparse.ArgumentParser):
         return given
 
 
-def filled(kind: type, given: argparse.Namespace) -> Any:
-    """Return a dataclass of settings, with those fields filled that the command line has."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**{name: getattr(given, name) for name in names if hasattr(given, name)})
-
-
 def shape_of(given: argparse.Namespace, **more: Any) -> Shape:
     """Return the shape that the shared options describe; without a rate, or unshaped, it is on loopback."""
     rate_mbit = getattr(given, "rate", None)
@@ -159,7 +152,11 @@ def _cell(cell: Cell, row: Any) -> str:
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Return the settings as in files: with units in their names, and the length of the links' queues."""
-    settings = {name: value for name, value in vars(given).items() if name not in ("json", "out")}
+    settings: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(given).items()
+        if name not in ("json", "out")
+    }
     if "size" in settings:
         settings["size_bytes"] = settings.pop("size")
     if isinstance(rate_mbit := settings.get("rate"), float):

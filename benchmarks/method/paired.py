@@ -13,12 +13,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from benchmarks.lab.ranks import Ranks
-from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.traffic import Traffic
-from benchmarks.method.records import Quartiles, quartiles
+from benchmarks.method.table import Quartiles, quartiles
+
+if TYPE_CHECKING:
+    from benchmarks.lab.cluster import Cluster
 
 #: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before
 #: it.
@@ -99,26 +101,8 @@ class Effort:
     warmup_rounds: int = 2
 
 
-class Processes(Protocol):
-    """The running processes that `compare` uses, for example those of `benchmarks.lab.cluster`."""
-
-    @property
-    def ranks(self) -> Ranks:
-        """Return the rank processes."""
-        ...
-
-    @property
-    def reducers(self) -> Reducers:
-        """Return the reducers that the ranks use."""
-        ...
-
-    def traffic(self) -> Traffic:
-        """Return the traffic of all links until now."""
-        ...
-
-
 def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
-    """Run the steps in a rank, from `start_at` on. On Linux perf_counter is the same clock in all processes."""
+    """Run the steps in a rank, from `start_at` on. On Linux perf_counter is the same clock in all cluster."""
     cpu_s = time.process_time()
     time.sleep(max(0.0, start_at - time.perf_counter()))
     ends = [start_at]
@@ -138,31 +122,31 @@ def turn(ranks: Ranks, contender: str) -> list[Sample]:
     return samples
 
 
-def compare(processes: Processes, contenders: Sequence[str], effort: Effort) -> dict[str, Measurement]:
+def compare(cluster: Cluster, contenders: Sequence[str], effort: Effort) -> dict[str, Measurement]:
     """Let the contenders of the loaded workload take turns, and check every result.
 
     Args:
-        processes: their ranks have loaded a workload with `prepare()`, `run(contender, start_at) -> Sample` and
+        cluster: its ranks have loaded a workload with `prepare()`, `run(contender, start_at) -> Sample` and
             `verify()`.
         contenders: names that `run` knows.
         effort: how many turns.
     """
     measured = {name: Measurement() for name in contenders}
-    ranks = processes.ranks
+    ranks = cluster.ranks
     deadline = time.monotonic() + effort.budget_s
     for round_ in range(effort.warmup_rounds + effort.rounds):
         if round_ >= effort.warmup_rounds + effort.rounds_min and time.monotonic() > deadline:
             break
         for name in contenders:
             ranks.call("prepare")
-            before, traffic = _reducer_cpu_s(processes), processes.traffic()
+            before, traffic = _reducer_cpu_s(cluster), cluster.traffic()
             samples = ranks.call("run", name, time.perf_counter() + LEAD_S)
-            cpu_s, traffic = _reducer_cpu_s(processes) - before, processes.traffic() - traffic
+            cpu_s, traffic = _reducer_cpu_s(cluster) - before, cluster.traffic() - traffic
             ranks.call("verify")
             if round_ >= effort.warmup_rounds:
                 measured[name].add(samples, cpu_s, traffic)
     return measured
 
 
-def _reducer_cpu_s(processes: Processes) -> float:
-    return processes.reducers.cpu_s() + processes.ranks.embedded_cpu_s()
+def _reducer_cpu_s(cluster: Cluster) -> float:
+    return cluster.reducers.cpu_s() + cluster.ranks.embedded_cpu_s()

@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import environment
-from benchmarks.method.results import RESULTS
+from benchmarks.method import results
 from benchmarks.method.row import Row
 from benchmarks.method.table import markdown, size_text, spread, without_empty_columns
 
-LATEST = RESULTS / "latest.json"
+LATEST = results.RESULTS / "latest.json"
 
 #: Version of the JSON; raised when a field changes its meaning.
 FORMAT = 2
@@ -48,12 +47,12 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the table in Markdown, and how time grows with the number of workers."""
-        ran = [(row, name) for row in self.rows for name in row.measured]
-        cells = [[cell(row, name) for cell in _COLUMNS.values()] for row, name in ran]
+        ran = [(row, name, row.figures(name)) for row in self.rows for name in row.measured]
+        cells = [[cell(*one) for cell in _COLUMNS.values()] for one in ran]
         table = markdown(*without_empty_columns(list(_COLUMNS), cells))
         notes = growth(self.rows)
-        notes += dict.fromkeys(line for row in self.rows for line in nccl_notes(row))
-        if any(row.link is not None and row.link.goodput_mbit is None for row in self.rows):
+        notes += dict.fromkeys(line for row in self.rows for line in gpu_notes(row))
+        if any((link := row.shape.link) is not None and link.goodput_mbit is None for row in self.rows):
             notes.append(f"of iperf3: {'not measured' if shutil.which('iperf3') else 'iperf3 missing'}")
         return [*table, "", *notes] if notes else table
 
@@ -67,10 +66,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
-        path.parent.mkdir(exist_ok=True)
-        rows = [row.json() for row in self.rows]
-        document = {"format": FORMAT, "environment": self.environment, "rows": rows}
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        results.write(path, {}, [row.json() for row in self.rows], self.environment, format=FORMAT)
 
 
 def growth(rows: Sequence[Row]) -> list[str]:
@@ -80,59 +76,59 @@ def growth(rows: Sequence[Row]) -> list[str]:
     come from different processes at different moments: on a busy machine look at both rows.
     """
 
-    def case(row: Row) -> tuple[object, ...]:
-        assert row.link is not None
-        return row.device, row.size_bytes, row.link.rate_mbit, row.link.latency_ms, row.link.burst_bytes
-
-    square = [row for row in rows if row.what == "all-reduce" and row.link and row.workers == row.reducers]
-    pairs = {case(row): row.measured for row in square if row.workers == 2}
+    pairs: dict[tuple[object, ...], Row] = {}
     lines = []
-    for row in sorted(square, key=lambda row: row.workers):
-        pair = pairs.get(case(row), {})
-        factors = {name: one.turn_s / pair[name].turn_s for name, one in row.measured.items() if name in pair}
-        if factors and row.workers > 2:
-            text = ", ".join(f"{name} {factor:.2f}" for name, factor in factors.items())
+    for row in sorted(rows, key=lambda row: row.shape.workers):
+        shape, link = row.shape, row.shape.link
+        if row.what != "all-reduce" or link is None or shape.workers != shape.reducers:
+            continue
+        case = shape.device, row.size_bytes, link.rate_mbit, link.latency_ms, link.burst_bytes
+        if shape.workers == 2:
+            pairs[case] = row
+        elif (pair := pairs.get(case)) and (both := [name for name in row.measured if name in pair.measured]):
+            factors = [
+                f"{name} {row.measured[name].turn_s / pair.measured[name].turn_s:.2f}" for name in both
+            ]
             where = f"{size_text(row.size_bytes)}, {row.place}"
-            lines.append(f"time(n={row.workers}) / time(n=2) with k=n, {where}: {text}")
+            lines.append(f"time(n={shape.workers}) / time(n=2) with k=n, {where}: {', '.join(factors)}")
     return lines
 
 
-def nccl_notes(row: Row) -> list[str]:
+def gpu_notes(row: Row) -> list[str]:
     """Return the notes of a row on GPUs: which NCCL was used, and which times say nothing about the network."""
-    if row.nccl is None:
-        return []
-    case = f"{row.what}, n={row.workers}, {row.place}"
-    notes = [f"{case}: {row.nccl.summary()}"]
+    case = f"{row.what}, n={row.shape.workers}, {row.place}"
+    notes = [] if row.nccl is None else [f"{case}: {row.nccl.summary()}"]
+    for name, unshaped_s in row.unshaped_s.items():
+        both = f"{1e3 * row.measured[name].turn_s:.0f} ms, {1e3 * unshaped_s:.0f} ms unshaped"
+        factor = f"{row.times_as_fast_unshaped(name):.2f} times as fast"
+        notes.append(f"{case}, {row.label(name)}: {both}, {factor}")
     for name in row.measured:
-        label = row.label(name)
-        if (unshaped_s := row.unshaped_s.get(name)) is not None:
-            both = f"{1e3 * row.measured[name].turn_s:.0f} ms, {1e3 * unshaped_s:.0f} ms unshaped"
-            notes.append(f"{case}, {label}: {both}, {row.times_as_fast_unshaped(name):.2f} times as fast")
-        notes += [f"(*) {case}, {label}: no figure of the network: {doubt}" for doubt in row.doubts(name)]
+        doubts = row.doubts(name)
+        notes += [f"(*) {case}, {row.label(name)}: no figure of the network: {doubt}" for doubt in doubts]
     return notes
 
 
-#: What the table has of a contender of a row.
-_COLUMNS: dict[str, Callable[[Row, str], str]] = {
-    "load": lambda row, _: row.what,
-    "size": lambda row, _: size_text(row.size_bytes),
-    "n": lambda row, _: f"{row.workers}",
-    "k": lambda row, _: f"{row.reducers}",
-    "link": lambda row, _: row.place,
-    "contender": lambda row, name: row.label(name) + (" (*)" if row.doubts(name) else ""),
-    "GB/s": lambda row, name: f"{row.algbw_gb_s(name):#.3g}",
-    "Mbit/s": lambda row, name: f"{row.algbw_mbit_s(name):.0f}",
-    "x ring (quartiles)": lambda row, name: spread(row.quartiles(name)),
-    "of iperf3": lambda row, name: _or_empty(row.goodput_fraction(name), ".1%"),
-    "ms": lambda row, name: f"{row.measured[name].p50_s * 1e3:.2f}",
-    "p99 ms": lambda row, name: _or_empty(row.measured[name].p99_s, ".0f", 1e3),
-    "1/s": lambda row, name: f"{1 / row.measured[name].turn_s:#.3g}",
-    "tx": lambda row, name: _of_wire(row, name, "worker_tx", ".2f"),
-    "rx": lambda row, name: _of_wire(row, name, "worker_rx", ".2f"),
-    "drops": lambda row, name: _of_wire(row, name, "dropped_packets"),
-    "retr.": lambda row, name: _of_wire(row, name, "retransmitted_segments"),
-    "worker CPU s/GB": lambda row, name: f"{row.worker_cpu_s_per_gb(name):.2f}",
-    "reducers CPU s/GB": lambda row, name: _or_empty(row.reducer_cpu_s_per_gb(name), ".2f"),
+#: What the table has of a contender of a row: of the row, its name, and its figures.
+_COLUMNS: dict[str, Callable[[Row, str, dict[str, Any]], str]] = {
+    "load": lambda row, _, figures: row.what,
+    "size": lambda row, _, figures: size_text(row.size_bytes),
+    "n": lambda row, _, figures: f"{row.shape.workers}",
+    "k": lambda row, _, figures: f"{row.shape.reducers}",
+    "link": lambda row, _, figures: row.place,
+    "contender": lambda row, name, figures: row.label(name) + (" (*)" if figures["doubts"] else ""),
+    "GB/s": lambda row, _, figures: f"{figures['algbw_gb_s']:#.3g}",
+    "Mbit/s": lambda row, _, figures: f"{8e3 * figures['algbw_gb_s']:.0f}",
+    "x ring (quartiles)": lambda row, name, _: spread(row.quartiles(name)),
+    "of iperf3": lambda row, _, figures: _or_empty(figures["goodput_fraction"], ".1%"),
+    "ms": lambda row, _, figures: f"{figures['p50_s'] * 1e3:.2f}",
+    "p99 ms": lambda row, name, _: _or_empty(row.measured[name].p99_s, ".0f", 1e3),
+    "1/s": lambda row, _, figures: f"{figures['per_s']:#.3g}",
+    "tx": lambda row, _, figures: _of_wire(figures, "worker_tx", ".2f"),
+    "rx": lambda row, _, figures: _of_wire(figures, "worker_rx", ".2f"),
+    "drops": lambda row, _, figures: _of_wire(figures, "dropped_packets"),
+    "retr.": lambda row, _, figures: _of_wire(figures, "retransmitted_segments"),
+    "worker CPU s/GB": lambda row, _, figures: f"{figures['worker_cpu_s_per_gb']:.2f}",
+    "reducers CPU s/GB": lambda row, _, figures: _or_empty(figures["reducer_cpu_s_per_gb"], ".2f"),
 }
 
 
@@ -140,6 +136,5 @@ def _or_empty(value: float | None, digits: str, factor: float = 1.0) -> str:
     return "" if value is None else f"{value * factor:{digits}}"
 
 
-def _of_wire(row: Row, name: str, quantity: str, digits: str = "") -> str:
-    wire = row.wire(name)
-    return "" if wire is None else f"{wire[quantity]:{digits}}"
+def _of_wire(figures: dict[str, Any], quantity: str, digits: str = "") -> str:
+    return "" if figures["wire"] is None else f"{figures['wire'][quantity]:{digits}}"

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from reduction.limits import KIB, MIB
 
 Rows = Sequence[Sequence[str]]
+
+
+class Quartiles(NamedTuple):
+    """The quartiles of one quantity over the turns, or over the pairs of turns."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Return the quartiles of one or more values."""
+    if len(values) == 1:
+        return Quartiles(values[0], values[0], values[0])
+    return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))
+
+
+class Tail(NamedTuple):
+    """Median, 95th percentile and maximum of some seconds."""
+
+    median: float
+    p95: float
+    maximum: float
+
+
+def tail(seconds: Sequence[float]) -> Tail:
+    """Return median, 95th percentile and maximum, each a value that was seen (nearest rank)."""
+    ordered = sorted(seconds)
+    return Tail(*(ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95, 1.0)))
 
 
 def without_empty_columns(head: Sequence[str], rows: Rows) -> tuple[list[str], list[list[str]]]:

@@ -10,7 +10,6 @@ priority, because in reality they would have machines of their own.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -20,12 +19,15 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from reduction.process.ready import close, wait_until_ready
 
 from benchmarks.lab.ending import ending_well
+from benchmarks.lab.hosts import LOOPBACK
 from benchmarks.lab.ranks import Ranks, RanksFailed
+from benchmarks.lab.reducers import own_token, start
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method.experiment import Line
 from benchmarks.method.paired import turn
@@ -56,25 +58,15 @@ def free_port() -> str:
 
 
 class Served:
-    """A reducer with tokens, a port for metrics and a log that is counted; it ends with the body."""
+    """A reducer with a port for metrics and a log that is counted; it wants the tokens that there are now."""
 
-    def __init__(self, folder: Path) -> None:
-        self.theirs = secrets.token_hex(16)
-        tokens = folder / "tokens"
-        tokens.touch(0o600)
-        tokens.write_text(f"{JOB}:{self.theirs}\n*:{secrets.token_hex(16)}\n")
-        os.environ["REDUCTION_TOKEN_FILE"] = str(tokens)
-        self._log = folder / "log"
-        command = [sys.executable, "-m", "reducer", "serve", "--bind", "127.0.0.1:0", "--processes", "1"]
-        command += ["--token-file", str(tokens), "--stop-with-stdin", "--drain-timeout", "2"]
+    def __init__(self, log: Path) -> None:
+        self._log = log
         #: Where its other ports are, as options of it and of the strangers.
         self.ports = ["--data-port", free_port(), "--metrics-port", free_port()]
         self._livez = f"http://127.0.0.1:{self.ports[-1]}/livez"
-        command += self.ports
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
-            )
+        with log.open("w") as file:
+            self._process = start(LOOPBACK, 0, *self.ports, log_level="info", log=file)
         self.address = wait_until_ready(self._process, PROCESS_S)
 
     @property
@@ -112,21 +104,24 @@ def sums(ranks: Ranks, seconds: float) -> list[float]:
 
 def beside(kind: str, seconds: float) -> list[str]:
     """Return a row of the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        served = Served(Path(folder))
-        strangers = ranks = None
-        try:
-            ranks = Ranks(2, [served.address])
+    theirs = secrets.token_hex(16)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(own_token(**{JOB: theirs}))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            served = stack.enter_context(closing(Served(folder / "log")))
+            ranks = stack.enter_context(closing(Ranks(2, [served.address])))
             ranks.load(AllReduce, NUMEL, SUMS)
             sums(ranks, 1.0)  # connections and memory settle
             alone = sums(ranks, seconds)
             alone_mib, lines = served.peak_mib, served.lines
             command = ["nice", "-n", "19", sys.executable, "-m", "benchmarks.micro.strangers"]
-            command += [kind, served.address]
-            command += [*served.ports, "--token", served.theirs, "--seconds", f"{seconds + STAY_S:g}"]
-            strangers = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command += [kind, served.address, *served.ports]
+            command += ["--token", theirs, "--seconds", f"{seconds + STAY_S:g}"]
+            strangers = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             )
+            stack.callback(strangers.kill)
             assert strangers.stdout is not None
             strangers.stdout.readline()
             crowded = sums(ranks, seconds)
@@ -142,15 +137,8 @@ def beside(kind: str, seconds: float) -> list[str]:
                 livez_ms,
                 ended.strip(),
             ]
-        except (RanksFailed, OSError) as error:
-            return [KINDS[kind][1], f"the job failed: {str(error).splitlines()[-1]}"] + [""] * 5
-        finally:
-            if strangers is not None:
-                strangers.kill()
-                strangers.wait()
-            if ranks is not None:
-                ranks.close()
-            served.close()
+    except (RanksFailed, OSError) as error:
+        return [KINDS[kind][1], f"the job failed: {str(error).splitlines()[-1]}"] + [""] * 5
 
 
 def main() -> None:

@@ -80,8 +80,8 @@ def columns_of(name: str, peer: str = "ring") -> dict[str, Cell]:
         return size_text(row.size_bytes) if is_sum else row.what.removeprefix("training step, ")
 
     return {
-        "n": lambda row: f"{row.workers}",
-        "k": lambda row: f"{row.reducers or 'own'}",
+        "n": lambda row: f"{row.shape.workers}",
+        "k": lambda row: f"{row.shape.reducers or 'own'}",
         "size": load,
         "ours, ms": lambda row: f"{row.measured[name].turn_s * 1e3:.2f}",
         f"{theirs}, ms": lambda row: f"{row.measured[peer].turn_s * 1e3:.2f}",
@@ -96,7 +96,7 @@ def columns_of(name: str, peer: str = "ring") -> dict[str, Cell]:
 
 def _cpu_s_per_gb(row: Row, measured: Measurement) -> float:
     """Return the CPU seconds of all processes per GB of all ranks' tensors."""
-    nbytes = row.size_bytes * row.iterations * len(measured.turns) * row.workers
+    nbytes = row.size_bytes * row.iterations * len(measured.turns) * row.shape.workers
     return (measured.worker_cpu_s + measured.reducer_cpu_s) / nbytes * 1e9
 
 
@@ -114,7 +114,7 @@ def measure(
         sizes = (*settings.sizes[::2], *settings.sizes[1::2]) if settings.mixed else (size_bytes,)
         cluster.ranks.load(Cold, size_bytes // 4, [each // 4 for each in sizes], cold_s)
     measured = compare(cluster, contenders, effort)
-    return Row.of(cluster, "all-reduce", size_bytes, iterations, measured)
+    return Row(cluster.shape, "all-reduce", size_bytes, iterations, measured)
 
 
 def train(cluster: Cluster, contender: str, model: str, effort: Effort) -> Row:
@@ -122,7 +122,7 @@ def train(cluster: Cluster, contender: str, model: str, effort: Effort) -> Row:
     contenders = [contender, "ring"]
     cluster.ranks.load(Training, contenders, model)
     measured = compare(cluster, contenders, effort)
-    return Row.of(cluster, f"training step, {model}", gradient_bytes(NARROW[model]), 1, measured)
+    return Row(cluster.shape, f"training step, {model}", gradient_bytes(NARROW[model]), 1, measured)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:

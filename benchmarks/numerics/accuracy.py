@@ -34,8 +34,8 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,8 +45,7 @@ from benchmarks.lab import environment
 from benchmarks.lab.ending import ending_well
 from benchmarks.lab.ranks import Ranks
 from benchmarks.method import results
-from benchmarks.method.experiment import Line, among, fail, listed, settings_of
-from benchmarks.method.table import markdown
+from benchmarks.method.experiment import Cell, Line, among, fail, listed, settings_of, table
 from benchmarks.numerics.accuracy_sums import (
     HOOKS,
     SOURCES,
@@ -54,7 +53,6 @@ from benchmarks.numerics.accuracy_sums import (
     Errors,
     Gradients,
     RealRing,
-    Summed,
     Values,
     ours,
     rounded_fold,
@@ -68,67 +66,64 @@ WORST_LIMIT, MEAN_LIMIT, LIMIT_WORKERS = 0.3, 0.5, 8
 #: The address of a reducer for communicators that are never used.
 _NOWHERE = ("127.0.0.1:9",)
 
-_ERRORS = ("{}: worst", "mean", "x torch: worst", "mean")
-HEAD = ("wire dtype", "n", *(name.format(true) for true in ("sent", "gradients") for name in _ERRORS))
+
+def _error(true: str, index: int) -> Cell:
+    return lambda row: f"{row[true][index]:.2e}"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The errors of one wire dtype, and of torch's hook of that width, or of its bf16 hook where there is none."""
-
-    data: str
-    workers: int
-    wire: str
-    hook: str
-    sent: Errors
-    gradients: Errors
-    torch_sent: Errors
-    torch_gradients: Errors
+def _ratio(true: str, index: int) -> Cell:
+    # With another width, other values were sent.
+    return lambda row: (
+        f"{row[true].over(row[f'torch_{true}'])[index]:.2f}"
+        if row["hook"] == row["wire"] or true == "gradients"
+        else "-"
+    )
 
 
-def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[Row]:
-    """Compare our averages with torch's, which `averages` has by width."""
+COLUMNS: dict[str, Cell] = {"wire dtype": "{wire}", "n": "{workers}"}
+for _true in ("sent", "gradients"):
+    COLUMNS |= {f"{_true}: {what}": _error(_true, index) for index, what in enumerate(Errors._fields)}
+    COLUMNS |= {f"{_true}: {what} x torch": _ratio(_true, index) for index, what in enumerate(Errors._fields)}
+
+
+def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[dict[str, Any]]:
+    """Compare our averages with those of torch's hooks, which `averages` has by width.
+
+    Each row has the errors of one wire dtype, and of torch's hook of that width, or of its bf16 hook where there is
+    none.
+    """
     count = len(gradients.values)
     true = gradients.values.astype(np.float64).sum(0) / count
     made = {wire: ours(gradients, wire, ReduceOp.AVG) for wire in WIRES}
-
-    def against(result: Values, sent: Summed) -> tuple[Errors, Errors]:
-        return Errors.of(result, sent.encoded_sum / count), Errors.of(result, true)
-
     compared = []
     for wire, summed in made.items():
         hook = wire if wire in averages else "bf16"
         compared.append(
-            Row(
-                data, count, wire, hook, *against(summed.result, summed), *against(averages[hook], made[hook])
-            )
+            {
+                "data": data,
+                "workers": count,
+                "wire": wire,
+                "hook": hook,
+                "sent": Errors.of(summed.result, summed.encoded_sum / count),
+                "gradients": Errors.of(summed.result, true),
+                "torch_sent": Errors.of(averages[hook], made[hook].encoded_sum / count),
+                "torch_gradients": Errors.of(averages[hook], true),
+            }
         )
     return compared
 
 
-def cells(row: Row) -> list[str]:
-    """Return the cells of HEAD."""
-    values: list[str] = []
-    for mine, theirs in ((row.sent, row.torch_sent), (row.gradients, row.torch_gradients)):
-        # With another width, other values were sent.
-        comparable = row.hook == row.wire or theirs is row.torch_gradients
-        ratios = [f"{ratio:.2f}" if comparable else "-" for ratio in mine.over(theirs)]
-        values += [f"{error:.2e}" for error in mine] + ratios
-    return [row.wire, str(row.workers), *values]
-
-
-def broken(compared: Sequence[Row], worst_limit: float, mean_limit: float) -> list[str]:
+def broken(compared: Sequence[dict[str, Any]]) -> list[str]:
     """Return a message for each source at which bf16 misses a limit."""
     problems = []
     for row in compared:
-        if row.wire != "bf16" or row.workers != LIMIT_WORKERS:
+        if row["wire"] != "bf16" or row["workers"] != LIMIT_WORKERS:
             continue
-        ratio = row.sent.over(row.torch_sent)
-        for name, value, limit in (("worst", ratio.worst, worst_limit), ("mean", ratio.mean, mean_limit)):
+        ratio = row["sent"].over(row["torch_sent"])
+        for name, value, limit in (("worst", ratio.worst, WORST_LIMIT), ("mean", ratio.mean, MEAN_LIMIT)):
             if not value <= limit:
-                problems.append(
-                    f"{row.data}, n={row.workers}: the {name} error of bf16 is {value:.3f} of torch's, not {limit:g}"
-                )
+                case = f"{row['data']}, n={LIMIT_WORKERS}"
+                problems.append(f"{case}: the {name} error of bf16 is {value:.3f} of torch's, not {limit:g}")
     return problems
 
 
@@ -151,13 +146,13 @@ def unlike(data: str, count: int, simulated: dict[str, Values], real: dict[str, 
     ]
 
 
-def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[Row], list[str]]:
+def measure(sources: Sequence[str], workers: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return all rows, and a message for each problem.
 
     Raises:
         RanksFailed: Gloo failed.
     """
-    compared: list[Row] = []
+    compared: list[dict[str, Any]] = []
     problems: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reduction-accuracy-")))
@@ -185,16 +180,15 @@ def main() -> None:
     torch.set_num_threads(1)  # the ranks share the cores
     with ending_well("accuracy"):
         compared, problems = measure(given.data, given.workers)
-    problems += broken(compared, given.worst_limit, given.mean_limit)
+    problems += broken(compared)
     described = environment.describe()
     print(environment.summary(described))
     for data in given.data:
         print(f"\n{data}; x torch: by the error of torch's hook, for fp8, int8 and topk of that for bf16\n")
-        print("\n".join(markdown(HEAD, [cells(row) for row in compared if row.data == data])))
+        print("\n".join(table(COLUMNS, [row for row in compared if row["data"] == data])))
     if small := [count for count in given.workers if count <= REAL_MAX]:
         print(f"\ntorch's hooks ran over Gloo for n = {', '.join(map(str, small))}; above, the ring here")
-    rows = [asdict(row) for row in compared]
-    results.write(given.out / "accuracy.json", settings_of(given), rows, described, problems=problems)
+    results.write(given.out / "accuracy.json", settings_of(given), compared, described, problems=problems)
     fail("accuracy", problems)
     print("bf16 is the rounded fold; Gloo and the ring here have the same bits; the limits hold")
 
@@ -204,9 +198,6 @@ def _arguments() -> argparse.Namespace:
     add = line.add_argument
     add("--workers", type=_counts, default="2,4,8,16,32,64", help="values of n (%(default)s)")
     add("--data", type=among(SOURCES), default=",".join(SOURCES), help="which gradients (%(default)s)")
-    limit = f"most of torch's error at n={LIMIT_WORKERS}, bf16 (%(default)s)"
-    add("--worst-limit", type=float, default=WORST_LIMIT, help=limit)
-    add("--mean-limit", type=float, default=MEAN_LIMIT, help=limit)
     return line.parse_args()
 
 

@@ -87,17 +87,17 @@ def learned(name: str, count: int) -> Gradients:
 
     learner = LEARNERS[name]()
     torch.manual_seed(0)
-    model = learner.model()
+    model = learner.build()
     for step in range(_TRAINED_STEPS):
         model.zero_grad()
-        learner.loss(model, step, 0, 1).backward()
+        learner.loss(model, learner.batch_of(step, 0, 1)).backward()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= _LEARNING_RATE * parameter.grad  # type: ignore[operator, misc]
     rows = []
     for rank in range(count):
         model.zero_grad()
-        learner.loss(model, _TRAINED_STEPS, rank, count).backward()
+        learner.loss(model, learner.batch_of(_TRAINED_STEPS, rank, count)).backward()
         rows.append(np.concatenate([_flat(parameter.grad) for parameter in model.parameters()]))
     return Gradients(np.stack(rows), tuple(parameter.numel() for parameter in model.parameters()))
 

@@ -26,7 +26,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from benchmarks.lab.ending import ending_well
@@ -56,31 +57,34 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+@dataclass(slots=True)
+class Run:
     """One training."""
 
     way: Way
     #: Loss of each step, the mean over the ranks.
-    losses: list[float]
-    #: Bytes that one rank has sent and received until the end of each step.
-    nbytes: list[float]
+    losses: list[float] = field(default_factory=list)
+    #: Seconds of each step on rank 0.
+    seconds: list[float] = field(default_factory=list)
+    #: Bytes that one rank has sent and received until the end of each step, if they are counted.
+    nbytes: list[float] = field(default_factory=list)
 
-    @property
-    def final(self) -> float:
-        """The final loss."""
-        return final_of(self.losses)
+    def train(self, ranks: Ranks, count: int) -> None:
+        """Do `count` more steps."""
+        losses, seconds = ranks.call("run", self.way.name, count)[0]
+        self.losses += losses
+        self.seconds += seconds
+
+    def final(self, steps: int | None = None) -> float:
+        """Return the final loss: the mean of the last tenth of all steps, or of the first `steps`."""
+        losses = self.losses[:steps]
+        last = losses[-max(1, len(losses) // 10) :]
+        return sum(last) / len(last)
 
     @property
     def step_bytes(self) -> float:
         """Bytes of a step, the mean over all steps."""
         return self.nbytes[-1] / len(self.nbytes)
-
-
-def final_of(losses: Sequence[float]) -> float:
-    """Return the mean of the last tenth."""
-    last = losses[-max(1, len(losses) // 10) :]
-    return sum(last) / len(last)
 
 
 def ways(wires: Sequence[str], baselines: Sequence[str], shard: int = 0) -> list[Way]:
@@ -95,7 +99,7 @@ def ways(wires: Sequence[str], baselines: Sequence[str], shard: int = 0) -> list
 
 def train(
     way: Way, steps: int, ranks: Ranks, addresses: Sequence[str], shapes: Sequence[Sequence[int]]
-) -> Trained:
+) -> Run:
     """Train once on running processes.
 
     Raises:
@@ -103,25 +107,20 @@ def train(
     """
     job = f"convergence-{way.wire}".replace(":", "-") + ("" if way.has_feedback else "-without")
     ranks.call("begin", way, addresses, job)
-    losses: list[float] = []
-    nbytes: list[float] = []
-    world_size = ranks.world_size
+    run, size = Run(way), ranks.world_size
     for index in range(SLICES):
-        count = steps * (index + 1) // SLICES - len(losses)
+        count = steps * (index + 1) // SLICES - len(run.losses)
         if not count:
             continue
-        losses += ranks.call("run", way.name, count)[0][0]
-        before = nbytes[-1] if nbytes else 0.0
+        done, before = len(run.losses), run.nbytes[-1] if run.nbytes else 0.0
+        run.train(ranks, count)
         if way.wire is None:
-            for step in range(len(nbytes), len(losses)):
-                nbytes.append(
-                    (nbytes[-1] if nbytes else 0.0) + torch_bytes(way.name, shapes, step, world_size)
-                )
+            each = [torch_bytes(way.name, shapes, step, size) for step in range(done, done + count)]
         else:
-            grown = counted(addresses, job) / world_size - before
-            nbytes += [before + grown * (step + 1) / count for step in range(count)]
+            each = [(counted(addresses, job) / size - before) / count] * count
+        run.nbytes += list(accumulate(each, initial=before))[1:]
     ranks.call("end", way.name)
-    return Trained(way, losses, nbytes)
+    return run
 
 
 def counted(addresses: Sequence[str], job: str) -> int:
@@ -132,40 +131,40 @@ def counted(addresses: Sequence[str], job: str) -> int:
     return sum(one.received_bytes + one.sent_bytes for one in ours)
 
 
-def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Trained]:
+def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Run]:
     """Train in all ways.
 
     Raises:
         RanksFailed: a rank raised, or did not answer.
     """
     learner = LEARNERS[model]()
-    shapes = [tuple(parameter.shape) for parameter in learner.model().parameters()]
+    shapes = [tuple(parameter.shape) for parameter in learner.build().parameters()]
     with closing(Reducers(REDUCERS)) as reducers, closing(Ranks(workers, reducers.addresses)) as ranks:
         ranks.load(Training, model)
         trained = []
         for way in chosen:
             trained.append(train(way, steps, ranks, reducers.addresses, shapes))
-            print(f"{way.name}: {trained[-1].final:.4f}", file=sys.stderr, flush=True)
+            print(f"{way.name}: {trained[-1].final():.4f}", file=sys.stderr, flush=True)
         return trained
 
 
-def row_of(trained: Trained, reference: Trained, full_bytes: float) -> dict[str, Any]:
+def row_of(trained: Run, reference: Run, full_bytes: float) -> dict[str, Any]:
     """Return how a training compares with float32's; `full_bytes` are a step's in float32."""
     return {
         "way": trained.way.name,
-        "final": trained.final,
-        "above_fp32": trained.final / reference.final - 1,
+        "final": trained.final(),
+        "above_fp32": trained.final() / reference.final() - 1,
         "step_bytes": trained.step_bytes,
         "times_fewer_bytes": full_bytes / trained.step_bytes,
     }
 
 
-def worse(trained: Sequence[Trained], limit: float) -> list[str]:
+def worse(trained: Sequence[Run], limit: float) -> list[str]:
     """Return a message for each wire dtype of CHECKED that ends too far above fp32."""
     reference = trained[0]
     problems = []
     for training in trained:
-        above = training.final / reference.final - 1
+        above = training.final() / reference.final() - 1
         is_checked = training.way.has_feedback and (training.way.wire or "").partition(":")[0] in CHECKED
         if is_checked and not above <= limit:
             problems.append(f"{training.way.name} ends {above:+.2%} above fp32, the limit is {limit:.2%}")
@@ -178,7 +177,7 @@ def main() -> None:
         trained = run(
             given.model, given.steps, given.workers, ways(given.wires, given.baselines, given.shard)
         )
-    shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().model().parameters()]
+    shapes = [tuple(parameter.shape) for parameter in LEARNERS[given.model]().build().parameters()]
     shards = given.shard or 1
     full_bytes = torch_bytes("none", shapes, 0, given.workers // shards) / shards
     title = f"{given.model}, {given.steps} steps, {given.workers} workers, {REDUCERS} reducers\n"

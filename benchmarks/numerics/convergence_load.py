@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.demo.digits import TRAINING_IMAGES, cnn
 from benchmarks.lab.ranks import Rank
+from benchmarks.loads.models import Batch, Recipe
 from worker_plugin import ReductionState, reduction_hook
 from worker_plugin.process_group import ReductionOptions, add_error_feedback, state_of
 
@@ -37,58 +37,12 @@ POWER_RANK, POWER_START = 2, 10
 POWER_RATE = 2
 
 
+#: Characters of an example.
+CONTEXT = 64
 #: Learning rate and momentum of the outer optimizer (DiLoCo: Douillard et al., arXiv 2311.08105, section 3).
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 #: More MB than the gradients of any of the models.
 ONE_BUCKET_MB = 64
-
-
-class Learner(ABC):
-    """A model, and its loss on the batch of each step and rank."""
-
-    #: Learning rate of SGD with momentum 0.9.
-    learning_rate: float
-    #: Examples per rank and step.
-    batch: int
-
-    @abstractmethod
-    def model(self) -> nn.Module:
-        """Return a new model."""
-
-    @abstractmethod
-    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
-        """Return the mean loss on a rank's batch."""
-
-    def _random(self, limit: int, step: int, rank: int, world_size: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(step * world_size + rank)
-        return torch.randint(limit, (self.batch,), generator=generator)
-
-
-class Digits(Learner):
-    """The demo's CNN on scikit-learn's digits.
-
-    Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015).
-    Otherwise the loss would go to 0, and 1 % of it would mean nothing. The least possible loss is
-    the entropy of such a label, 0.50 nats.
-    """
-
-    learning_rate = 0.05
-    batch = 22
-
-    def __init__(self) -> None:
-        digits = load_digits()
-        self._images = torch.tensor(digits.images[:TRAINING_IMAGES], dtype=torch.float32)[:, None] / 16
-        self._labels = torch.tensor(digits.target[:TRAINING_IMAGES])
-
-    def model(self) -> nn.Module:
-        """See `Learner.model`."""
-        return cnn()
-
-    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
-        """See `Learner.loss`."""
-        chosen = self._random(len(self._labels), step, rank, world_size)
-        logits = model(self._images[chosen])
-        return nn.functional.cross_entropy(logits, self._labels[chosen], label_smoothing=0.1)
 
 
 class CharTransformer(nn.Module):
@@ -117,35 +71,6 @@ class CharTransformer(nn.Module):
         return logits
 
 
-class Text(Learner):
-    """A transformer on the text that Python's `help()` shows, which is the same in one Python version."""
-
-    learning_rate = 0.1
-    batch = 8
-    context = 64
-    width = 64
-
-    def __init__(self) -> None:
-        self._characters, self._count = text()
-
-    def model(self) -> nn.Module:
-        """See `Learner.model`."""
-        return CharTransformer(self._count, self.context, self.width)
-
-    def loss(self, model: nn.Module, step: int, rank: int, world_size: int) -> torch.Tensor:
-        """See `Learner.loss`."""
-        starts = self._random(len(self._characters) - self.context, step, rank, world_size)
-        rows = self._characters[starts[:, None] + torch.arange(self.context + 1)]
-        return nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-
-
-class WideText(Text):
-    """Four times the gradients, from half as many sequences: for links that are to be waited for."""
-
-    batch = 4
-    width = 128
-
-
 @cache
 def text() -> tuple[torch.Tensor, int]:
     """Return the ASCII of all topics as numbers, and how many different characters there are."""
@@ -154,7 +79,44 @@ def text() -> tuple[torch.Tensor, int]:
     return numbers, len(known)
 
 
-LEARNERS: dict[str, type[Learner]] = {"digits": Digits, "transformer": Text, "wide": WideText}
+def _digits() -> Recipe:
+    """Return the demo's CNN on scikit-learn's digits.
+
+    Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015).
+    Otherwise the loss would go to 0, and 1 % of it would mean nothing. The least possible loss is
+    the entropy of such a label, 0.50 nats.
+    """
+    digits = load_digits()
+    images = torch.tensor(digits.images[:TRAINING_IMAGES], dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(digits.target[:TRAINING_IMAGES])
+
+    def batch(count: int, generator: torch.Generator) -> Batch:
+        chosen = torch.randint(len(labels), (count,), generator=generator)
+        return images[chosen], labels[chosen]
+
+    return Recipe(build=cnn, batch=batch, examples=22, learning_rate=0.05, smoothing=0.1)
+
+
+def _text(width: int, examples: int) -> Recipe:
+    """Return a transformer on the text that Python's `help()` shows, which is the same in one Python version."""
+    characters, different = text()
+
+    def batch(count: int, generator: torch.Generator) -> Batch:
+        starts = torch.randint(len(characters) - CONTEXT, (count,), generator=generator)
+        rows = characters[starts[:, None] + torch.arange(CONTEXT + 1)]
+        return rows[:, :-1], rows[:, 1:]
+
+    build = partial(CharTransformer, different, CONTEXT, width)
+    return Recipe(build=build, batch=batch, examples=examples, learning_rate=0.1)
+
+
+#: By name, functions that return what learns. The last has four times the gradients, from half as many sequences: for
+#: links that are to be waited for.
+LEARNERS: dict[str, Callable[[], Recipe]] = {
+    "digits": _digits,
+    "transformer": partial(_text, 64, 8),
+    "wide": partial(_text, 128, 4),
+}
 
 
 class Way(NamedTuple):
@@ -213,11 +175,11 @@ class Outer:
 class Trainee:
     """One training, which has the same start as all others."""
 
-    def __init__(self, learner: Learner, way: Way, state: ReductionState | None) -> None:
+    def __init__(self, learner: Recipe, way: Way, state: ReductionState | None) -> None:
         torch.manual_seed(0)
         self.state = state
         self.steps = 0
-        model = learner.model()
+        model = learner.build()
         self.alone = way.alone
         self.outer = Outer(model, state) if way.alone else None
         self.model = model if way.alone else self.averaged(model, way)
@@ -244,7 +206,7 @@ class Trainee:
 class Sharded(Trainee):
     """One training with HSDP, over the backend "reduction" across nodes."""
 
-    def __init__(self, learner: Learner, way: Way, options: ReductionOptions) -> None:
+    def __init__(self, learner: Recipe, way: Way, options: ReductionOptions) -> None:
         self._mesh = init_device_mesh(
             "cpu",
             (dist.get_world_size() // way.shard, way.shard),
@@ -289,7 +251,8 @@ class Training:
         for _ in range(count):
             begin = time.perf_counter()
             trainee.optimizer.zero_grad()
-            loss = self._learner.loss(trainee.model, trainee.steps, self._rank.rank, self._rank.world_size)
+            batch = self._learner.batch_of(trainee.steps, self._rank.rank, self._rank.world_size)
+            loss = self._learner.loss(trainee.model, batch)
             loss.backward()
             trainee.optimizer.step()
             if trainee.outer is not None and (trainee.steps + 1) % trainee.alone == 0:

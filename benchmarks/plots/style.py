@@ -13,9 +13,6 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-from benchmarks.method.table import size_text
 
 DPI = 144
 
@@ -103,24 +100,6 @@ def png(figure: Figure) -> bytes:
     # Without date and version the same numbers make the same file.
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def size_axis(axes: Axes, sizes: list[int]) -> None:
-    """Make the x axis a logarithmic one of tensor sizes, with a tick at each measured size."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=35, ha="right")
-    axes.minorticks_off()
-    axes.set_xlabel("size of the tensor (KiB = 1024 bytes, MiB = 1024 KiB)")
-
-
-def log_scale(axes: Axes) -> None:
-    """Make the y axis logarithmic, with ticks like 0.1, 0.2, 0.5. Call it when everything is drawn."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    steps = (1, 2, 5) if high > 8 * low else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-    axes.yaxis.set_major_locator(LogLocator(subs=steps))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def legend_below(figure: Figure) -> None:

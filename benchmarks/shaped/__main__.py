@@ -59,7 +59,6 @@ def parse() -> argparse.Namespace:
     add("--processes", type=int, default=1, help=processes)
     add("--burst", type=size, default=link.burst_bytes, help="of a link")
     add("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
-    add("--iterations", type=int, default=1, help="collectives per turn")
     contenders = [*TRANSPORTS, "ring"]
     add("--contenders", type=among((*OURS, "ring")), default=contenders, help="comma-separated")
     slower = "hosts with slower links: r0=0.5,w1=0.25; all are told their rates"
@@ -103,22 +102,21 @@ def shapes(arguments: argparse.Namespace) -> Iterator[tuple[Shape, int]]:
 
 def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Iterator[Row]:
     """Let the contenders reduce tensors, or take training steps; yield a row for each state of the links."""
-    effort, contenders, iterations = effort_of(arguments), arguments.contenders, arguments.iterations
-    what = "all-reduce"
+    effort, contenders, what = effort_of(arguments), arguments.contenders, "all-reduce"
     with running(shape, with_goodput=not arguments.no_iperf) as cluster:
         if arguments.train is None:
-            cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
+            cluster.ranks.load(AllReduce, size_bytes // 4, 1)
         else:
-            contenders, iterations, what = [*contenders, "noop"], 1, f"training step, {arguments.train}"
+            contenders, what = [*contenders, "noop"], f"training step, {arguments.train}"
             cluster.ranks.load(Training, contenders, arguments.train)
             size_bytes = gradient_bytes(NARROW[arguments.train])
-        yield Row.of(cluster, what, size_bytes, iterations, compare(cluster, contenders, effort))
+        yield Row(cluster.shape, what, size_bytes, 1, compare(cluster, contenders, effort))
         for later in (arguments.later, ()) if arguments.later else ():
             assert cluster.network is not None
             cluster.network.change(dict(arguments.slower) | dict(later))
             measured = compare(cluster, contenders, replace(effort, warmup_rounds=0))
             name = ", ".join(f"{host} x {part:g}" for host, part in later) or "whole again"
-            yield Row.of(cluster, f"{what}, {name}", size_bytes, iterations, measured)
+            yield Row(cluster.shape, f"{what}, {name}", size_bytes, 1, measured)
 
 
 def measure_two_jobs(arguments: argparse.Namespace) -> None:
@@ -128,8 +126,7 @@ def measure_two_jobs(arguments: argparse.Namespace) -> None:
     progress = Progress([weight(*plan) for plan in plans])
     with kept("shaped", lambda: show(arguments, jobs.COLUMNS, rows)):
         for shape, size_bytes in plans:
-            effort, iterations = effort_of(arguments), arguments.iterations
-            rounds = jobs.measure(shape, arguments.contenders, effort, size_bytes, iterations)
+            rounds = jobs.measure(shape, arguments.contenders, effort_of(arguments), size_bytes)
             rows += jobs.rows_of(shape, rounds)
             progress.done(shape.name)
 

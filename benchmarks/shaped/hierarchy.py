@@ -30,8 +30,7 @@ from benchmarks.loads.models import NARROW, gradient_bytes
 from benchmarks.loads.training import Training
 from benchmarks.method.experiment import Cell, Line, effort_of, show, size
 from benchmarks.method.paired import Measurement, compare
-from benchmarks.method.records import quartiles
-from benchmarks.method.table import spread
+from benchmarks.method.table import quartiles, spread
 
 _FLAT, _RING, _NOOP = "tcp", "ring", "noop"
 _REDUCE = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo ring"}

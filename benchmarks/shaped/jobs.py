@@ -20,8 +20,7 @@ from benchmarks.lab.cluster import Shape, running
 from benchmarks.lab.ranks import Ranks
 from benchmarks.loads.all_reduce import AllReduce
 from benchmarks.method.paired import LEAD_S, Effort
-from benchmarks.method.records import quartiles
-from benchmarks.method.table import spread
+from benchmarks.method.table import quartiles, spread
 
 COLUMNS = {
     "link": "{link}",
@@ -51,7 +50,7 @@ class Round(NamedTuple):
 
 
 def measure(
-    shape: Shape, contenders: Sequence[str], effort: Effort, size_bytes: int, iterations: int
+    shape: Shape, contenders: Sequence[str], effort: Effort, size_bytes: int
 ) -> dict[str, list[Round]]:
     """Let the jobs take turns, alone and at once."""
     rounds: dict[str, list[Round]] = {name: [] for name in contenders}
@@ -64,7 +63,7 @@ def measure(
         ):
             jobs = cluster.ranks, other
             for job in jobs:
-                job.load(AllReduce, size_bytes // 4, iterations)
+                job.load(AllReduce, size_bytes // 4, 1)
             for index in range(effort.warmup_rounds + effort.rounds):
                 for name in contenders:
                     alone = [_turn(threads, [job], name)[0] for job in jobs]

@@ -36,8 +36,7 @@ from benchmarks.lab.reducers import Reducers
 from benchmarks.lab.script import job
 from benchmarks.lab.traffic import Link
 from benchmarks.method.experiment import Line, show
-from benchmarks.method.records import quartiles
-from benchmarks.method.table import spread
+from benchmarks.method.table import quartiles, spread
 
 _LADDER = Path(__file__).parents[2] / "examples" / "ladder"
 #: The arguments of each contender.

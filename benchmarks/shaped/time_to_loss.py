@@ -21,7 +21,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
@@ -29,7 +29,7 @@ from benchmarks.lab.cluster import Cluster, running
 from benchmarks.lab.ending import ending_well
 from benchmarks.method.experiment import Line, at_least, fail, shape_of, show
 from benchmarks.method.results import RESULTS
-from benchmarks.numerics.convergence import LIMIT, add_ways, final_of, ways
+from benchmarks.numerics.convergence import LIMIT, Run, add_ways, ways
 from benchmarks.numerics.convergence_load import LEARNERS, Training, Way
 
 #: Number of turns in which fp32 does all its steps.
@@ -48,38 +48,17 @@ COLUMNS = {
 }
 
 
-@dataclass(slots=True)
-class Run:
-    """One training."""
+def steps_to(run: Run, target: float) -> int | None:
+    """Return after how many steps the mean of the last WINDOW had reached the target, or None."""
+    sums = [0.0, *accumulate(run.losses)]
+    reached = (end for end in range(WINDOW, len(sums)) if sums[end] - sums[end - WINDOW] <= WINDOW * target)
+    return next(reached, None)
 
-    way: Way
-    #: Loss of each step, the mean over the ranks.
-    losses: list[float] = field(default_factory=list)
-    #: Seconds of each step on rank 0.
-    seconds: list[float] = field(default_factory=list)
 
-    def train(self, cluster: Cluster, count: int) -> None:
-        """Do `count` more steps."""
-        losses, seconds = cluster.ranks.call("run", self.way.name, count)[0]
-        self.losses += losses
-        self.seconds += seconds
-
-    def final(self, steps: int) -> float:
-        """Return the mean loss of the last tenth of the first `steps`."""
-        return final_of(self.losses[:steps])
-
-    def steps_to(self, target: float) -> int | None:
-        """Return after how many steps the mean of the last WINDOW had reached the target, or None."""
-        sums = [0.0, *accumulate(self.losses)]
-        reached = (
-            end for end in range(WINDOW, len(sums)) if sums[end] - sums[end - WINDOW] <= WINDOW * target
-        )
-        return next(reached, None)
-
-    def time_to(self, target: float) -> float:
-        """Return the seconds until the target was reached; infinite if it never was."""
-        steps = self.steps_to(target)
-        return float("inf") if steps is None else sum(self.seconds[:steps])
+def time_to(run: Run, target: float) -> float:
+    """Return the seconds until the target was reached; infinite if it never was."""
+    steps = steps_to(run, target)
+    return math.inf if steps is None else sum(run.seconds[:steps])
 
 
 def train(cluster: Cluster, chosen: Sequence[Way], model: str, steps: int, most: int) -> list[Run]:
@@ -92,7 +71,7 @@ def train(cluster: Cluster, chosen: Sequence[Way], model: str, steps: int, most:
     while len(runs[0].losses) < steps:
         _advance(cluster, runs, steps, steps)
     target = target_of(runs[0], steps)
-    while late := [run for run in runs if run.steps_to(target) is None and len(run.losses) < most]:
+    while late := [run for run in runs if steps_to(run, target) is None and len(run.losses) < most]:
         _advance(cluster, late, steps, most)
     for way in chosen:
         cluster.ranks.call("end", way.name)
@@ -101,7 +80,7 @@ def train(cluster: Cluster, chosen: Sequence[Way], model: str, steps: int, most:
 
 def _advance(cluster: Cluster, runs: Sequence[Run], steps: int, until: int) -> None:
     for run in runs:
-        run.train(cluster, min(max(1, steps // TURNS), until - len(run.losses)))
+        run.train(cluster.ranks, min(max(1, steps // TURNS), until - len(run.losses)))
     losses = ", ".join(f"{run.way.name} {run.losses[-1]:.3f}" for run in runs)
     print(f"{len(runs[0].losses)} steps: {losses}", file=sys.stderr, flush=True)
 
@@ -119,9 +98,9 @@ def row_of(run: Run, reference: Run, steps: int) -> dict[str, Any]:
         "final": run.final(steps),
         "above_fp32": run.final(steps) / reference.final(steps) - 1,
         "step_s": sum(run.seconds) / len(run.seconds),
-        "steps": run.steps_to(target),
-        "seconds": None if run.steps_to(target) is None else run.time_to(target),
-        "times_as_fast": reference.time_to(target) / run.time_to(target),
+        "steps": steps_to(run, target),
+        "seconds": None if steps_to(run, target) is None else time_to(run, target),
+        "times_as_fast": time_to(reference, target) / time_to(run, target),
     }
 
 
@@ -129,7 +108,7 @@ def slow(runs: Sequence[Run], steps: int) -> list[str]:
     """Return a message for each wire dtype of CHECKED that is not fast enough."""
     target, problems = target_of(runs[0], steps), []
     for run in runs:
-        factor = runs[0].time_to(target) / run.time_to(target)
+        factor = time_to(runs[0], target) / time_to(run, target)
         is_checked = (run.way.wire or "").partition(":")[0] in CHECKED and not run.way.alone
         if is_checked and not factor >= LEAST:
             problems.append(f"{run.way.name} is {factor:.2f} times as fast as fp32, {LEAST} is wanted")

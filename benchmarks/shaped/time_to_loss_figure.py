@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from benchmarks.plots.style import PALETTE, legend_below, panels, png, styled
 
 if TYPE_CHECKING:
-    from benchmarks.shaped.time_to_loss import Run
+    from benchmarks.numerics.convergence import Run
 
 __all__ = ["figure", "of", "png"]
 
@@ -46,8 +46,9 @@ def _curve(axes: Axes, run: Run, colour: str) -> None:
 def of(document: dict[str, Any]) -> Figure:
     """Return the figure of a result that has its samples."""
     # Not at the top: these modules import torch, and are what needs this one.
+    from benchmarks.numerics.convergence import Run
     from benchmarks.numerics.convergence_load import Way
-    from benchmarks.shaped.time_to_loss import Run, target_of
+    from benchmarks.shaped.time_to_loss import target_of
 
     runs = [Run(Way(*run["way"]), run["losses"], run["seconds"]) for run in document["runs"]]
     return figure(runs, target_of(runs[0], document["settings"]["steps"]))

@@ -34,23 +34,19 @@ COLUMNS = {
 
 def rows_of(row: Row) -> list[dict[str, Any]]:
     """Return a row for each wire dtype, compared with float32."""
+    figures = {name: row.figures(name) for name in row.measured}
+    nbytes = {name: one["wire"]["worker_tx"] + one["wire"]["worker_rx"] for name, one in figures.items()}
     return [
         {
             "wire": "float32" if name == _BASELINE else name,
             "turn_s": measurement.turn_s,
             "times_as_fast": measurement.times_as_fast_as(row.measured[_BASELINE]),
-            "bytes_by_tensor": _bytes(row, name),
-            "times_fewer_bytes": _bytes(row, _BASELINE) / _bytes(row, name),
-            "worker_cpu_s_per_gb": row.worker_cpu_s_per_gb(name),
+            "bytes_by_tensor": nbytes[name],
+            "times_fewer_bytes": nbytes[_BASELINE] / nbytes[name],
+            "worker_cpu_s_per_gb": figures[name]["worker_cpu_s_per_gb"],
         }
         for name, measurement in row.measured.items()
     ]
-
-
-def _bytes(row: Row, name: str) -> float:
-    wire = row.wire(name)
-    assert wire is not None
-    return wire["worker_tx"] + wire["worker_rx"]
 
 
 def main() -> None:
@@ -62,7 +58,7 @@ def main() -> None:
     with ending_well("wires"), running(shape_of(given), with_goodput=False) as cluster:
         cluster.ranks.load(AllReduce, given.size // 4, 1)
         measured = compare(cluster, [_BASELINE, *given.wires], effort_of(given, warmup=1))
-        row = Row.of(cluster, "all-reduce", given.size, 1, measured)
+        row = Row(cluster.shape, "all-reduce", given.size, 1, measured)
     title = f"n={given.workers} k={given.reducers}, {given.size} bytes, {given.rate:g} Mbit/s"
     show(given, COLUMNS, rows_of(row), title)
 

@@ -48,7 +48,8 @@ COLUMNS = {
 
 def main() -> None:
     arguments = parse()
-    link, rows = Link(rate_mbit=arguments.rate, latency_ms=arguments.queue), []
+    link = Link(rate_mbit=arguments.rate, latency_ms=arguments.queue, delay_ms=arguments.delay)
+    rows = []
     for reducers in arguments.reducers:
         setting = Setting(
             workers=arguments.workers,
@@ -56,7 +57,6 @@ def main() -> None:
             link=link,
             colocated=arguments.colocated,
             slower=arguments.slower,
-            delay_s=arguments.delay / 1000,
             cpu=arguments.cpu,
         )
         begun = time.monotonic()

@@ -68,7 +68,6 @@ def measured(document: dict[str, Any]) -> Iterator[Measured]:
             reducers=row["reducers"],
             link=Link(**link),
             colocated=ours[0] == "colocated",
-            delay_s=link.get("delay_ms", 0.0) / 1e3,
             cores=cores,
         )
         figures, gb = row["contenders"][ours[0]], row["size_bytes"] / 1e9

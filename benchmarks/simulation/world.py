@@ -56,8 +56,6 @@ class Setting:
     #: Parts of the rate that single hosts have, by name: w0, w1, ... and r0, r1, ... Then all hosts say
     #: how fast they are.
     slower: tuple[tuple[str, float], ...] = ()
-    #: Of every path, one way, beside the links' own time.
-    delay_s: float = 0.0
     #: How many cores all processes share, as in the lab; 0: every process has one.
     cores: int = 0
     #: Part of the CPU time of plain Python that messages cost.
@@ -98,7 +96,7 @@ class _Stream:
 
     def __init__(self, rank: _Rank, link: int, reducer: _Reducer, number: int) -> None:
         self.rank, self.link, self.reducer, self.number = rank, link, reducer, number
-        clock, delay_s = rank.world.clock, rank.world.setting.delay_s
+        clock, delay_s = rank.world.clock, rank.world.setting.link.delay_ms / 1e3
         self.pushes = Connection(clock, rank.host, reducer.host, delay_s)
         self.results = Connection(clock, reducer.host, rank.host, delay_s)
 

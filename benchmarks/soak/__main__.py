@@ -10,16 +10,17 @@ grew, 1 if one grew or a sum was wrong, and 130 if it was interrupted.
 
 from __future__ import annotations
 
-import signal
 import sys
+from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 
 from reduction.errors import ConfigError
 
+from benchmarks.lab.ranks import RanksFailed
 from benchmarks.method import results
-from benchmarks.method.experiment import Line, filled, listed, table
-from benchmarks.soak.course import Course, Settings, SoakFailed, judged, soak
+from benchmarks.method.experiment import Line, listed, settings_of, table
+from benchmarks.method.progress import kept
+from benchmarks.soak.course import Course, judged, soak
 from benchmarks.soak.flatness import (
     COLUMNS,
     HEAP_ALLOWANCE_BYTES,
@@ -33,7 +34,7 @@ from benchmarks.soak.load import WORKERS_MAX
 from worker_plugin.config import PluginConfig
 
 
-def report(course: Course, settings: Settings) -> list[str]:
+def report(course: Course, settings: Namespace) -> list[str]:
     """Return the printed report of a course."""
     lines = [
         f"{course.transport}: {course.collectives} all-reduces, {course.tensor_bytes / 1e9:.2f} GB per rank, "
@@ -55,39 +56,38 @@ def report(course: Course, settings: Settings) -> list[str]:
 
 
 def main() -> None:
-    settings, directory = _arguments()
-    # SIGTERM, which `timeout` and supervisors send, ends this process as Ctrl-C does, so that its
-    # children end, too. SIGINT is set as well, because a shell's background jobs ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    settings = parse()
     courses: list[Course] = []
-    code = 0
-    for transport in settings.transports:
-        try:
-            PluginConfig(transport=transport)
-        except ConfigError as error:
-            print(f"left out: {error}")
-            continue
-        course = Course(transport)
-        courses.append(course)
-        try:
-            soak(settings, course)
-        except SoakFailed as error:
-            course.failure, code = f"failed: {error}", 1
-        except KeyboardInterrupt:
-            course.failure, code = f"interrupted after {course.seconds:.0f} s", 130
-        course.verdicts = judged(settings, course)
-        print("\n".join(report(course, settings)), flush=True)
-        if code == 130:
-            break
-    plain = [course.json() for course in courses]
-    results.write(directory / "soak.json", asdict(settings), (), courses=plain)
-    print(f"all samples: {directory / 'soak.json'}")
-    grew = any(verdict.grew for course in courses for verdict in course.verdicts)
-    sys.exit(code or int(grew or not courses))
+    with kept("soak", lambda: keep(settings, courses)):
+        for transport in settings.transports:
+            try:
+                PluginConfig(transport=transport)
+            except ConfigError as error:
+                print(f"left out: {error}")
+                continue
+            courses.append(course := Course(transport))
+            try:
+                soak(settings, course)
+            except RanksFailed as error:
+                course.failure = f"failed: {error}"
+            except BaseException:
+                course.failure = f"interrupted after {course.seconds:.0f} s"
+                raise
+            finally:
+                course.verdicts = judged(settings, course)
+                print("\n".join(report(course, settings)), flush=True)
+    is_bad = any(course.failure or any(verdict.grew for verdict in course.verdicts) for course in courses)
+    sys.exit(int(is_bad or not courses))
 
 
-def _arguments() -> tuple[Settings, Path]:
+def keep(settings: Namespace, courses: list[Course]) -> None:
+    """Write all samples."""
+    path = settings.out / "soak.json"
+    results.write(path, settings_of(settings), (), courses=[asdict(course) for course in courses])
+    print(f"all samples: {path}")
+
+
+def parse() -> Namespace:
     line = Line("soak", __doc__, workers=3, reducers=2, seed=1, out=results.RESULTS)
     add = line.add_argument
     add("--minutes", type=float, default=30.0, help="of each transport (%(default)s)")
@@ -109,7 +109,7 @@ def _arguments() -> tuple[Settings, Path]:
     if given.minutes * 60 < SAMPLES_MIN * given.every_s:
         line.error(f"--minutes {given.minutes:g} holds fewer than {SAMPLES_MIN} samples")
     given.bytes_max, given.rss_allowance_bytes = int(given.size_mib * MIB), int(given.allowance_mib * MIB)
-    return filled(Settings, given), given.out
+    return given
 
 
 if __name__ == "__main__":

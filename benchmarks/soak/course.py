@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
+from argparse import Namespace
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from benchmarks.lab.procfs import footprint
 from benchmarks.lab.ranks import Ranks, RanksFailed
@@ -20,27 +19,6 @@ from benchmarks.soak.load import RandomAllReduces
 SETTLE_S = 0.2
 #: Collectives of the first slice. The lengths of later slices follow from its speed.
 FIRST_SLICE = 20
-
-
-class SoakFailed(Exception):
-    """A sum was wrong, or a process died. The message names it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of the command line."""
-
-    minutes: float
-    transports: list[str]
-    workers: int
-    reducers: int
-    seed: int
-    every_s: float
-    reopen_s: float
-    bytes_max: int
-    rss_allowance_bytes: int
-    #: Whether the ranks run Python's garbage collector before each sample.
-    collects: bool
 
 
 @dataclass(slots=True)
@@ -58,52 +36,32 @@ class Course:
     #: The reason of an early end; empty without one.
     failure: str = ""
 
-    def json(self) -> dict[str, Any]:
-        """Return the course as JSON."""
-        plain = {
-            name: getattr(self, name) for name in ("transport", "seconds", "collectives", "tensor_bytes")
-        }
-        return plain | {
-            "jobs": self.jobs,
-            "failure": self.failure,
-            "processes": [series.json() for series in self.series],
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
-        }
 
-
-def soak(settings: Settings, course: Course) -> None:
+def soak(settings: Namespace, course: Course) -> None:
     """Run one course, until it ends or fails.
 
     Raises:
-        SoakFailed: a sum was wrong, or a process died.
+        RanksFailed: a sum was wrong, or a process died.
     """
     with (
         closing(Reducers(settings.reducers)) as reducers,
         closing(Ranks(settings.workers, reducers.addresses)) as ranks,
     ):
-        try:
-            arguments = (reducers.addresses, course.transport, settings.seed, settings.bytes_max)
-            ranks.load(RandomAllReduces, *arguments)
-            pids = {f"rank {rank}": pid for rank, pid in enumerate(ranks.call("pid"))}
-            pids |= {f"reducer {index}": pid for index, pid in enumerate(reducers.pids)}
-            _follow(settings, course, ranks, pids)
-        except RanksFailed as error:
-            raise SoakFailed(str(error)) from error
-        except KeyboardInterrupt:
-            # The ranks may be in the middle of a command, and would not end by themselves.
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
+        arguments = (reducers.addresses, course.transport, settings.seed, settings.bytes_max)
+        ranks.load(RandomAllReduces, *arguments)
+        pids = {f"rank {rank}": pid for rank, pid in enumerate(ranks.pids)}
+        pids |= {f"reducer {index}": pid for index, pid in enumerate(reducers.pids)}
+        _follow(settings, course, ranks, pids)
 
 
-def judged(settings: Settings, course: Course) -> list[Verdict]:
+def judged(settings: Namespace, course: Course) -> list[Verdict]:
     """Return the verdicts, also of a course that ended early; none if there are too few samples."""
     if not course.series or min(len(series.seconds) for series in course.series) < SAMPLES_MIN:
         return []
     return [judge(series, settings.rss_allowance_bytes) for series in course.series]
 
 
-def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, int]) -> None:
+def _follow(settings: Namespace, course: Course, ranks: Ranks, pids: dict[str, int]) -> None:
     course.series = [Series(name) for name in pids]
     began = opened = time.monotonic()
     count = FIRST_SLICE
@@ -127,6 +85,6 @@ def _follow(settings: Settings, course: Course, ranks: Ranks, pids: dict[str, in
             try:
                 sample = footprint(pids[series.name])
             except OSError as error:
-                raise SoakFailed(f"{series.name} is gone: {error}") from error
+                raise RanksFailed(f"{series.name} is gone: {error}") from error
             series.add(course.seconds, replace(sample, heap_bytes=heaps.get(series.name)))
     ranks.call("close")

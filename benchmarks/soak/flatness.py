@@ -48,12 +48,6 @@ class Series:
         pairs = zip(self.seconds, self.footprints, strict=True)
         return [footprint for seconds, footprint in pairs if first <= seconds <= last]
 
-    def json(self) -> dict[str, object]:
-        """Return the series as JSON, with a list for each quantity."""
-        samples = [asdict(footprint) for footprint in self.footprints]
-        columns = {name: [sample[name] for sample in samples] for name in samples[0]} if samples else {}
-        return {"name": self.name, "seconds": self.seconds, **columns}
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

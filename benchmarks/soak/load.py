@@ -8,7 +8,6 @@ The tensors lie in memory that is allocated once, so this workload does not grow
 from __future__ import annotations
 
 import gc
-import os
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -90,10 +89,6 @@ class RandomAllReduces:
         self._wide = torch.empty(2 * bytes_max, dtype=torch.uint8)
         self._state: ReductionState | None = None
         self._index = 0
-
-    def pid(self) -> int:
-        """Return the id of this process."""
-        return os.getpid()
 
     def heap_bytes(self, collects: bool) -> int | None:
         """Return the bytes that are allocated, after a garbage collection if `collects`; None if this is not glibc."""

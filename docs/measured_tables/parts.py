@@ -7,7 +7,7 @@ from typing import Any
 
 from measured_results import load
 
-from benchmarks.method.records import queue_ms
+from benchmarks.lab.traffic import queue_ms
 from benchmarks.method.table import markdown, without_empty_columns
 
 #: All links of results whose settings name a rate and no queue: from before its length was recorded.

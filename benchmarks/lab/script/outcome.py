@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.lab.traffic import Traffic
-from benchmarks.method.records import Quartiles, quartiles
-from benchmarks.method.table import markdown, spread, value_text, without_empty_columns
+from benchmarks.method.table import Quartiles, markdown, quartiles, spread, value_text, without_empty_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

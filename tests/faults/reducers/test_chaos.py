@@ -11,8 +11,7 @@ import pytest
 from history.checker import read, violations
 
 from benchmarks.chaos.course import WARMUP_STEPS
-from benchmarks.chaos.reducers import ChaosReducers
-from benchmarks.chaos.schedule import schedule
+from benchmarks.chaos.reducers import ChaosReducers, schedule
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.method.history import SUMS
 

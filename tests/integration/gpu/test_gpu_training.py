@@ -35,8 +35,9 @@ def test_the_same_code_on_the_cpu(
     for part in ("ours, TCP", "DDP, Gloo", "no communication", "no GPU", "loopback"):
         assert part in printed
     written = json.loads((tmp_path / "gpu-training-resnet-n2-cpu-tiny-unshaped.json").read_text())
-    assert list(written["contenders"]) == ["ours", "gloo", "noop"]
-    assert len(written["contenders"]["ours"]["turns"]) == 2
+    assert [row["contender"] for row in written["rows"]] == ["ours", "gloo", "noop"]
+    assert len(written["rows"][0]["turns"]) == 2
+    assert written["settings"]["trace"] == str(tmp_path / "traces")
     assert written["problems"] == []
     assert written["apart"]["gloo"] < 1e-3
     assert len(set(written["weights"]["ours"])) == 1
@@ -45,5 +46,5 @@ def test_the_same_code_on_the_cpu(
     )
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count(STEP) == 2
-    assert {"push a chunk", "copy to the tensor", "in flight"} <= set(names), "our threads are in it"
+    assert {"handed over", "pushing", "delivered"} <= set(names), "our collectives are in it"
     assert any("Backward" in str(name) for name in names), "beside the backward pass"

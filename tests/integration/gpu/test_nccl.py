@@ -9,6 +9,7 @@ from benchmarks.lab.cluster import Shape
 from benchmarks.lab.network import NetworkUnavailable
 from benchmarks.lab.traffic import Link
 from benchmarks.method.paired import Effort
+from benchmarks.method.report import Report
 
 
 @pytest.mark.full
@@ -22,7 +23,7 @@ def test_the_same_course_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     except NetworkUnavailable as error:
         pytest.skip(str(error))
     assert list(row.measured) == list(row.unshaped_s) == ["tcp", "ring"]
-    assert row.link is not None
+    assert row.shape.link is not None
     assert row.doubts("tcp") == [], "1 MiB takes 0.4 s at least"
     assert "the network is [], not Socket" in row.doubts("ring"), "there is no log, so no evidence"
-    assert "NCCL ring (*)" in "\n".join(nccl.lines(row))
+    assert "NCCL (*)" in "\n".join(Report(rows=[row]).lines())

@@ -4,24 +4,13 @@ import itertools
 
 import pytest
 
-from benchmarks.chaos.course import ChaosFailed, Course, Settings, Training
+from benchmarks.chaos.__main__ import parse
+from benchmarks.chaos.course import Course, Training
 from benchmarks.chaos.load import HANG_S, Slice
-from benchmarks.chaos.reducers import Struck
-from benchmarks.chaos.report import Felt, felt, figures, goodput, lines, spread
-from benchmarks.chaos.schedule import JITTER, schedule
-
-SETTINGS = Settings(
-    strikes=2,
-    every_s=1.0,
-    signal="KILL",
-    workers=2,
-    reducers=3,
-    transport="auto",
-    colocated=True,
-    restart_after_s=0.1,
-    stop_for_s=8.0,
-    seed=7,
-)
+from benchmarks.chaos.reducers import JITTER, Struck, schedule
+from benchmarks.chaos.report import Felt, felt, figures, goodput, lines
+from benchmarks.lab.ranks import RanksFailed
+from benchmarks.method.table import tail
 
 
 def training(*slices: list[Slice]) -> Training:
@@ -65,13 +54,13 @@ def test_a_step_of_the_job_ends_with_its_last_rank() -> None:
 
 
 def test_ranks_with_different_weights_are_named() -> None:
-    with pytest.raises(ChaosFailed, match="after step 1 the weights differ: rank 0 abc, rank 1 xyz"):
+    with pytest.raises(RanksFailed, match="after step 1 the weights differ: rank 0 abc, rank 1 xyz"):
         training([slice_of("abc", (0.0, 0.1)), slice_of("xyz", (0.0, 0.1))])
 
 
 def test_a_step_that_takes_too_long_is_a_hang_although_it_ended() -> None:
     training(steps((0.0, HANG_S - 1)))
-    with pytest.raises(ChaosFailed, match=r"step 1 took 61\.0 s; more than 60 s is a hang"):
+    with pytest.raises(RanksFailed, match=r"step 1 took 61\.0 s; more than 60 s is a hang"):
         training(steps((0.0, 0.1)), [slice_of("abc", (1.0, 62.0))] * 2)
 
 
@@ -85,15 +74,16 @@ def test_a_strike_is_felt_until_the_next_step_and_the_first_that_began_after_it(
     ("count", "expected"), [(1, (1, 1, 1)), (2, (1, 2, 2)), (20, (10, 19, 20)), (200, (100, 190, 200))]
 )
 def test_median_p95_and_maximum_are_values_that_were_seen(count: int, expected: tuple[int, ...]) -> None:
-    assert spread([float(value) for value in range(count, 0, -1)]) == expected
+    assert tail([float(value) for value in range(count, 0, -1)]) == expected
 
 
 def test_goodput_is_what_is_left_of_the_undisturbed_speed() -> None:
     assert goodput(course()) == pytest.approx(0.41 / 1.21)
 
 
-def test_what_is_printed_and_written() -> None:
-    text = "\n".join(lines(SETTINGS, course()))
+def test_what_is_printed_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["chaos", "--workers=2", "--seed=7", "--colocated"])
+    text = "\n".join(lines(parse(), course()))
     for part in (
         "2 x SIGKILL",
         "n=2, k=3",

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from benchmarks.elastic.course import CourseFailed, _check_bits, _gap, _next_step
+from benchmarks.elastic.course import check_bits, gap, next_step
+from benchmarks.lab.ranks import RanksFailed
 
 
 def lines(*steps, digest="same", begin=0.0):
@@ -12,7 +13,7 @@ def lines(*steps, digest="same", begin=0.0):
 
 
 def test_workers_with_the_same_bits():
-    _check_bits({"1": lines(1, 2, 3), "2": lines(2, 3)}, 1)
+    check_bits({"1": lines(1, 2, 3), "2": lines(2, 3)}, 1)
 
 
 @pytest.mark.parametrize(
@@ -26,18 +27,18 @@ def test_workers_with_the_same_bits():
     ],
 )
 def test_what_must_not_be(workers, text):
-    with pytest.raises(CourseFailed, match=text):
-        _check_bits(workers, 1)
+    with pytest.raises(RanksFailed, match=text):
+        check_bits(workers, 1)
 
 
 def test_the_gap_is_until_a_step_that_the_victim_cannot_have_taken_part_in():
     survivor = [{"step": step, "at": at} for step, at in [(1, 1.0), (2, 2.0), (3, 2.6), (4, 4.0)]]
     victim = [{"step": step, "at": step} for step in (1.0, 2.0)]
     # Step 3 was under way at the kill, and ended soon after it.
-    assert _gap({"1": survivor, "2": victim}, 2.5, "2") == pytest.approx(1.5)
-    assert _gap({"1": survivor[:2], "2": victim}, 2.5, "2") == math.inf
+    assert gap({"1": survivor, "2": victim}, 2.5, "2") == pytest.approx(1.5)
+    assert gap({"1": survivor[:2], "2": victim}, 2.5, "2") == math.inf
 
 
-def test_the_next_step_of_a_job_that_is_started_again():
-    assert _next_step(lines(1, 2, 5), 2.2) == pytest.approx(2.8)
-    assert _next_step(lines(1), 2.2) == math.inf
+def test_thenext_step_of_a_job_that_is_started_again():
+    assert next_step(lines(1, 2, 5), 2.2) == pytest.approx(2.8)
+    assert next_step(lines(1), 2.2) == math.inf

@@ -41,14 +41,11 @@ def measurement(seconds: float) -> Measurement:
 
 def row(shaped_s: float = 2.0, unshaped_s: float = 0.5, log: NcclLog | None = None) -> Row:
     return Row(
-        what="all-reduce",
-        size_bytes=64 << 20,
-        workers=4,
-        reducers=4,
-        device="cuda",
-        link=Link(rate_mbit=500),
-        iterations=1,
-        measured={"tcp": measurement(1.5), "ring": measurement(shaped_s)},
+        Shape(workers=4, reducers=4, device="cuda", link=Link(rate_mbit=500)),
+        "all-reduce",
+        64 << 20,
+        1,
+        {"tcp": measurement(1.5), "ring": measurement(shaped_s)},
         unshaped_s={"tcp": 0.3, "ring": unshaped_s},
         nccl=nccl_log.read(LOGS) if log is None else log,
     )
@@ -157,32 +154,18 @@ def test_the_json_file_holds_the_evidence(tmp_path: Path) -> None:
     assert found["contenders"]["ring"]["doubts"]
 
 
-def test_the_table_of_the_tool() -> None:
-    text = "\n".join(nccl.lines(row(2.0, 1.25)))
-    for part in ("ours, TCP", "NCCL ring (*)", "1.60", "1.33 (1.33-1.33)", "RING SIMPLE", "Init COMPLETE"):
-        assert part in text
-
-
 def test_on_loopback_there_is_nothing_to_compare_with() -> None:
-    alone = replace(row(), link=None, unshaped_s={})
+    alone = replace(row(), shape=replace(row().shape, link=None), unshaped_s={})
     assert alone.doubts("ring") == [], "it is said to be loopback"
-    text = "\n".join(nccl.lines(alone))
+    text = "\n".join(Report(environment={}, rows=[alone]).lines())
     assert "(*)" not in text
     assert "all-reduce, n=4, loopback: NCCL 2.29.7" in text
 
 
 def test_growth_with_workers_is_not_compared_across_devices() -> None:
     def on(device: str, workers: int) -> Row:
-        return Row(
-            what="all-reduce",
-            size_bytes=64 << 20,
-            workers=workers,
-            reducers=workers,
-            device=device,
-            link=Link(rate_mbit=500),
-            iterations=1,
-            measured={"tcp": measurement(1.0)},
-        )
+        shape = Shape(workers=workers, reducers=workers, device=device, link=Link(rate_mbit=500))
+        return Row(shape, "all-reduce", 64 << 20, 1, {"tcp": measurement(1.0)})
 
     assert growth([on("cpu", 2), on("cuda", 4)]) == []
     assert len(growth([on("cpu", 2), on("cpu", 4)])) == 1

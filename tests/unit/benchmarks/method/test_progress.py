@@ -36,7 +36,7 @@ benchmarks.conftest.LATEST = Path(__file__).with_name("latest.json")
 
 @pytest.fixture(params=[Shape(workers=count, reducers=1) for count in (2, 4)])
 def cluster(request):
-    return SimpleNamespace(shape=request.param, link=None)
+    return SimpleNamespace(shape=request.param)
 """
 SUITE = """
 import os
@@ -49,23 +49,15 @@ def test_it(cluster, record):
     if cluster.shape.workers == 4:
         os.kill(os.getpid(), signal.SIGTERM)
     measured = {name: Measurement(turns=[0.1], iterations=[0.1]) for name in ("tcp", "ring")}
-    record("all-reduce", 1 << 20, 1, measured)
+    record("DDP step", 1 << 20, 1, measured)
 """
 
 
 def row(workers: int) -> Row:
     times = {"tcp": 0.1, "ring": 0.15}
     measured = {name: Measurement(turns=[time_s], iterations=[time_s]) for name, time_s in times.items()}
-    return Row(
-        what="all-reduce",
-        size_bytes=MIB,
-        workers=workers,
-        reducers=workers,
-        device="cpu",
-        link=Link(rate_mbit=500),
-        iterations=1,
-        measured=measured,
-    )
+    shape = Shape(workers=workers, reducers=workers, link=Link(rate_mbit=500))
+    return Row(shape, "all-reduce", MIB, 1, measured)
 
 
 def test_the_time_left_follows_from_the_weights_of_what_is_done() -> None:
@@ -132,8 +124,8 @@ def test_an_interrupted_suite_too(tmp_path: Path) -> None:
     )
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "[1/2, about " in done.stdout
-    assert "left] all-reduce, 1 MiB, n=2 k=1, loopback: tcp 100 ms (1.00 x ring), Gloo 100 ms" in done.stdout
+    assert "left] DDP step, 1 MiB, n=2 k=1, loopback: tcp 100 ms (1.00 x ring), Gloo 100 ms" in done.stdout
     assert len(json.loads((tmp_path / "latest.json").read_text())["rows"]) == 1
-    assert "| all-reduce | 1 MiB | 2 | 1 | loopback |" in done.stdout
-    assert f"figure: {tmp_path / 'result.png'}\n" in done.stdout
-    assert (tmp_path / "result.png").is_file()
+    assert "| DDP step | 1 MiB | 2 | 1 | loopback |" in done.stdout
+    assert f"figure: {tmp_path / 'steps.png'}\n" in done.stdout
+    assert (tmp_path / "steps.png").is_file()

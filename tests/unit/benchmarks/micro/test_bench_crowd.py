@@ -4,7 +4,7 @@ import pytest
 from reduction import limits
 
 from benchmarks.micro import crowd
-from worker_plugin.core import rank
+from worker_plugin.core import leader
 from worker_plugin.core.membership import verdict
 
 
@@ -18,7 +18,7 @@ def test_rank_0_hears_of_every_rank_once_from_every_reducer(ranks, reducers):
 
 
 def test_more_reducers_than_a_configuration_can_name_are_a_choice(monkeypatch):
-    for module in (limits, rank, verdict):  # the product's limit takes 10 s
+    for module in (limits, leader, verdict):  # the product's limit takes 10 s
         monkeypatch.setattr(module, "MEMBERS_MAX", 24)
     tally = crowd.Crowd(2, 40).run()
     assert (tally.epochs, tally.members) == (1, 24)

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.method.experiment import table
 from benchmarks.numerics import convergence
-from benchmarks.numerics.convergence import COLUMNS, Trained, row_of, ways, worse
+from benchmarks.numerics.convergence import COLUMNS, Run, row_of, ways, worse
 from benchmarks.numerics.convergence_load import LEARNERS, POWER_START, Way, torch_bytes
 
 SHAPES = [(100, 50), (100,), (4, 3)]
@@ -15,7 +15,7 @@ SHAPES = [(100, 50), (100,), (4, 3)]
 
 def trained(name, wire, *last):
     losses = [3.0] * 18 + list(last)
-    return Trained(Way(name, wire), losses, [100.0 * step for step in range(1, 21)])
+    return Run(Way(name, wire), losses, nbytes=[100.0 * step for step in range(1, 21)])
 
 
 def test_what_a_ring_sends_and_receives():
@@ -52,11 +52,13 @@ def test_the_last_tenth_is_compared():
 @pytest.mark.parametrize("name", LEARNERS)
 def test_models_learn_from_batches_that_follow_from_the_step(name):
     learner = LEARNERS[name]()
-    model = learner.model()
-    first = learner.loss(model, 0, 0, 2)
-    assert learner.loss(model, 0, 0, 2) == first
-    assert learner.loss(model, 0, 1, 2) != first
-    assert learner.loss(model, 1, 0, 2) != first
+    model = learner.build()
+    first, again, of_another, later = (
+        learner.loss(model, learner.batch_of(step, rank, 2))
+        for step, rank in ((0, 0), (0, 0), (0, 1), (1, 0))
+    )
+    assert first == again
+    assert first not in (of_another, later)
 
 
 @pytest.mark.full

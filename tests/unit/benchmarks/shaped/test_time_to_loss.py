@@ -8,10 +8,11 @@ import pytest
 
 from benchmarks.lab.network import NetworkUnavailable, check_network
 from benchmarks.method.experiment import table
+from benchmarks.numerics.convergence import Run
 from benchmarks.numerics.convergence_load import Way
 from benchmarks.plots import style
 from benchmarks.shaped import time_to_loss
-from benchmarks.shaped.time_to_loss import COLUMNS, WINDOW, Run, row_of, slow, target_of
+from benchmarks.shaped.time_to_loss import COLUMNS, WINDOW, row_of, slow, steps_to, target_of, time_to
 from benchmarks.shaped.time_to_loss_figure import figure, of
 
 STEPS = 100
@@ -29,12 +30,12 @@ REFERENCE = run("ours, fp32", "fp32", 1.0, 50)
 
 def test_the_target_is_reached_when_the_mean_of_the_last_steps_has():
     assert target_of(REFERENCE, STEPS) == pytest.approx(1.01)
-    assert REFERENCE.steps_to(1.01) == 50 + WINDOW
-    assert REFERENCE.steps_to(1.5) == 50 + WINDOW // 2
-    assert REFERENCE.time_to(1.01) == 50 + WINDOW
-    assert REFERENCE.steps_to(0.9) is None
-    assert REFERENCE.time_to(0.9) == float("inf")
-    assert Run(Way("new", None)).steps_to(1.0) is None
+    assert steps_to(REFERENCE, 1.01) == 50 + WINDOW
+    assert steps_to(REFERENCE, 1.5) == 50 + WINDOW // 2
+    assert time_to(REFERENCE, 1.01) == 50 + WINDOW
+    assert steps_to(REFERENCE, 0.9) is None
+    assert time_to(REFERENCE, 0.9) == float("inf")
+    assert steps_to(Run(Way("new", None)), 1.0) is None
 
 
 def test_who_is_too_slow_is_named():

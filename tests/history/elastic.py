@@ -258,7 +258,7 @@ def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
 def _standstills(job: str, history: list[Record]) -> Iterable[str]:
     """Say when nobody trained although nothing had happened for long."""
     kinds, own = _kinds(history), [record for record in history if record.get("job") == job]
-    quiet_from = 0.0
+    quiet_from = history[0]["t"]  # of no clock is it known what its 0 means
     for record in history:
         now = record["t"]
         if record.get("job", job) != job or record["what"] not in (

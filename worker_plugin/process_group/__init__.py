@@ -12,7 +12,7 @@ by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points
     completions         the threads that complete its future
     inner               the group of Gloo or NCCL that does everything else
     options             settings of one group
-    feedback            error feedback for HSDP
+    hsdp                error feedback for HSDP
 """
 
 from _reduction_server_entry_points import register_backend

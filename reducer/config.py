@@ -11,7 +11,7 @@ from reduction.errors import ConfigError
 from reduction.limits import DRAIN_S_MAX, PROCESSES_MAX
 from reduction.security.tls import TlsFiles, tls_files
 
-from reducer.resources.allowance import default_memory_limit, default_processes
+from reducer.resources.host_limits import default_memory_limit, default_processes
 from reducer.resources.ports import LAST_PORT, PortRange, Ports
 
 DRAIN_TIMEOUT_S = 30.0

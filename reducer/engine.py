@@ -23,6 +23,7 @@ from reduction.codecs.average import scale
 from reduction.codecs.interface import Array
 from reduction.errors import DataCorrupted, MalformedFrame, ReductionError, ResourceExhausted
 from reduction.limits import LOBBY_BYTES_MAX
+from reduction.log_limit import Repeats
 from reduction.model import (
     NOWHERE,
     PROTOCOL_VERSION,
@@ -42,7 +43,6 @@ from reduction.model import (
     WorkerFrame,
 )
 from reduction.pacing import Sent
-from reduction.repeats import Repeats
 from reduction.shortage import shortage
 from reduction.transports.interface import Sink
 from reduction.wire import checksum

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from reduction.errors import JobBusy, ReducerDraining, ReductionError, StaleInstance
+from reduction.log_limit import Repeats
 from reduction.model import Configuration, EndedJob, Event, EventKind, Join, job_title
-from reduction.repeats import Repeats
 from reduction.text import counted
 
 from reducer.core.job import Job

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from reduction.log_limit import LINES, Repeats
 from reduction.process.place import loopback_id
-from reduction.repeats import LINES, Repeats
 from reduction.timeline.files import OwnFile, file_name
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from hypothesis import settings
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 # A busy machine is no failure; what hangs is ended by pytest-timeout.
 settings.register_profile("no deadline", deadline=None)

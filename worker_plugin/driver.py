@@ -19,9 +19,9 @@ from reduction.errors import (
     ReductionError,
     ResourceExhausted,
 )
+from reduction.log_limit import LINES
 from reduction.model import Push, ReducerFrame, Result
 from reduction.pacing import Sent
-from reduction.repeats import LINES
 from reduction.shortage import failure_of
 from reduction.transports.shared import OwnMemory
 from reduction.wire import checksum

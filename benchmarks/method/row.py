@@ -11,7 +11,7 @@ from benchmarks.lab.cluster import Shape
 from benchmarks.lab.ranks import OURS
 from benchmarks.method.paired import Measurement
 from benchmarks.method.table import Quartiles, size_text, value_text
-from reducer.resources.allowance import default_processes
+from reducer.resources.host_limits import default_processes
 
 #: Ranks that share a GPU take turns on it. Their time on shaped links says something about the
 #: links only if they are this many times as fast without them.

@@ -47,7 +47,7 @@ def drain(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # see `reducer status`
     from reduction.security.tls import tls_files
 
-    from reducer.observe.draining import ask_to_drain, wait_for_end
+    from reducer.observe.drain_call import ask_to_drain, wait_for_end
     from reducer.observe.status import StatusAccess
 
     with errors_for_users():

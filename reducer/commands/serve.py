@@ -32,7 +32,7 @@ from reducer.config import (
     split_address,
 )
 from reducer.process.supervisor import supervise
-from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
+from reducer.resources.host_limits import MEMORY_SHARE, PROCESSES_DEFAULT_MAX
 from reducer.resources.ports import PortRange
 from reducer.resources.sizes import size
 
@@ -246,7 +246,7 @@ def serve(
 
 
 def _log_as(level: str, form: str) -> None:
-    from reducer.observe.log_lines import formatter
+    from reducer.observe.log_formats import formatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(form))

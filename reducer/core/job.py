@@ -70,8 +70,8 @@ from reduction.pacing import UNPACED, Pacing, Sent
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.fair_shares import NOBODY, Account
+from reducer.core.last_ranks import NEWS_S, Stragglers
 from reducer.core.slot import Slot, check_chunk
-from reducer.core.stragglers import NEWS_S, Stragglers
 from reducer.core.totals import JobLabel, JobTotals, job_label
 
 

@@ -16,7 +16,7 @@ from reduction.codecs import CODECS
 from reduction.model import DType, ReduceOp
 
 from reducer.doctor.facts import Host
-from reducer.resources.allowance import Periods, cores, cpu_periods, memory
+from reducer.resources.host_limits import Periods, cores, cpu_periods, memory
 
 #: How long other load of the host is watched, in seconds.
 WATCH_S = 0.5

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from reducer.observe.metrics import ANSWER_S
 

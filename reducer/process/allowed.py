@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 
 from reducer.config import ReducerConfig
-from reducer.resources import allowance
+from reducer.resources import host_limits
 
 log = logging.getLogger(__name__)
 
 
 def log_what_is_used(config: ReducerConfig) -> None:
     """Log the processes and the memory limit. Warn if the limit exceeds the memory."""
-    there = allowance.memory()
+    there = host_limits.memory()
     log.info(
         "using processes=%d of cores=%.4g memory_limit=%d of memory=%s",
         config.processes,
-        allowance.cores(),
+        host_limits.cores(),
         config.memory_limit_bytes,
         "unknown" if there is None else there,
     )

@@ -12,7 +12,7 @@ from reduction.limits import MAPPED_REGIONS_MAX
 from reduction.transports.tcp import CannotShare
 
 from reducer.core.fair_shares import Account, Shares
-from reducer.resources.allowance import MEMORY_UNKNOWN, machine_memory
+from reducer.resources.host_limits import MEMORY_UNKNOWN, machine_memory
 
 
 class Mapped:

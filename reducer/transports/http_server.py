@@ -22,7 +22,7 @@ from functools import partial
 from http import HTTPStatus
 
 from reduction.limits import HTTP_ANSWER_S, HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_S
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 log = logging.getLogger(__name__)
 

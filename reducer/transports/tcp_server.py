@@ -28,9 +28,9 @@ from reduction import wire
 from reduction.codecs import CODECS
 from reduction.errors import MalformedFrame
 from reduction.limits import DATA_KEY_BYTES, DATA_KEY_S, DATA_STRANGERS_MAX
+from reduction.log_limit import LINES, Repeats
 from reduction.model import Push, ReducerFrame, Result
 from reduction.process.place import local_socket
-from reduction.repeats import LINES, Repeats
 from reduction.transports import shared, tcp
 
 from reducer.binding import listen

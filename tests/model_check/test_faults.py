@@ -18,7 +18,7 @@ from reducer.core.actions import Action, Send
 from reducer.core.job import Job
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.link import Link, LinkPhase
-from worker_plugin.core.membership import verdict
+from worker_plugin.core.membership import judge
 
 #: All Joins of two ranks to two reducers are under way; three of them have arrived; all have, and rank 0 has taken one
 #: Welcome.
@@ -164,8 +164,8 @@ def _given_up(patch: pytest.MonkeyPatch) -> None:
 
 def _patient(patch: pytest.MonkeyPatch) -> None:
     """Ranks wait for ever for the first epoch."""
-    right = verdict._first_epoch
-    patch.setattr(verdict, "_first_epoch", lambda view: right(replace(view, join_timeout_s=math.inf)))
+    right = judge._first_epoch
+    patch.setattr(judge, "_first_epoch", lambda view: right(replace(view, join_timeout_s=math.inf)))
 
 
 def _quiet_return(patch: pytest.MonkeyPatch) -> None:
@@ -190,15 +190,15 @@ def _unwatched(*watchers: int) -> Rule:
     """These ranks do not look for others that are gone."""
 
     def rule(patch: pytest.MonkeyPatch) -> None:
-        right = verdict._lost_rank
-        patch.setattr(verdict, "_lost_rank", lambda view: None if view.rank in watchers else right(view))
+        right = judge._lost_rank
+        patch.setattr(judge, "_lost_rank", lambda view: None if view.rank in watchers else right(view))
 
     return rule
 
 
 def _nameless(patch: pytest.MonkeyPatch) -> None:
     """The error does not say who is gone."""
-    patch.setattr(verdict, "WorkerLost", lambda text: ReductionError("a rank is gone"))
+    patch.setattr(judge, "WorkerLost", lambda text: ReductionError("a rank is gone"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from reduction.model import Configuration, Hello, Join, Member
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.jobs import Jobs
-from reducer.core.stragglers import Stragglers
+from reducer.core.last_ranks import Stragglers
 from reducer.core.totals import JobTotals, Totals
 
 #: Two runs of two ranks; one, and a rank 1 or a rank 0 that is left over from the day before.

@@ -26,7 +26,7 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.jobs import Jobs
-from reducer.core.stragglers import Stragglers
+from reducer.core.last_ranks import Stragglers
 from reducer.core.totals import JobTotals, Totals
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we

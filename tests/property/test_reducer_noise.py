@@ -29,7 +29,8 @@ from reduction.model import (
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send
 from reducer.core.events import Drain, Lost, Received, Rejected, Tick
-from reducer.core.jobs import Jobs, reservation
+from reducer.core.jobs import Jobs
+from reducer.core.reservations import reservation
 
 US, OTHER = b"this reducer....", b"another reducer."
 LIVES = [b"the first life..", b"the second life."]

@@ -43,7 +43,7 @@ MODULES = (
     "worker_plugin.core.window",
     "worker_plugin.core.flow.lane",
     "worker_plugin.core.membership.roster",
-    "worker_plugin.core.membership.verdict",
+    "worker_plugin.core.membership.judge",
 )
 #: Of elastic jobs, with `--elastic`.
 ELASTIC = (

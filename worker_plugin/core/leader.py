@@ -1,6 +1,6 @@
-"""What rank 0 decides for all ranks: which reducers take part, how large chunks are, and whom all of them dial.
+"""What rank 0 has all ranks do: which reducers take part, how large chunks are, and whom all of them dial.
 
-Each decision is a configuration with a new epoch.
+Each is a configuration with a new epoch. When reducers come or go, membership/judge.py says with which of them.
 """
 
 from __future__ import annotations

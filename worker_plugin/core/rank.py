@@ -14,7 +14,7 @@ and learn why it fails when the first epoch would begin, or when a reducer is ba
 
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
-Peers                  the ranks that this reducer sees: input of `judge` (membership/verdict.py)
+Peers                  the ranks that this reducer sees: input of `judge` (membership/judge.py)
 Waiting                the ranks that it waits for: for warnings and timeouts (waiting/stalls.py)
 Configure (newer)      enter the epoch (epochs.py); dial what rank 0 has found (roster.py)
 Start, Result, Minimum see epochs.py; Began when the first epoch has all of its Starts
@@ -95,8 +95,8 @@ from worker_plugin.core.events import (
 from worker_plugin.core.identity import Identity
 from worker_plugin.core.leader import Leader
 from worker_plugin.core.link import Link, LinkPhase
+from worker_plugin.core.membership.judge import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
 from worker_plugin.core.membership.roster import Roster
-from worker_plugin.core.membership.verdict import FallBack, GiveUp, Keep, Reconfigure, Verdict, View, judge
 from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reduction.errors import ClosedError, ReductionError, Unauthenticated, WorkerLost
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.config import PluginConfig

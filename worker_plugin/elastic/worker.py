@@ -35,7 +35,7 @@ from reduction.errors import (
     ReductionError,
     WorkerLost,
 )
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request

@@ -17,7 +17,7 @@ import time
 from typing import Protocol
 
 from reduction.errors import CollectiveTimeout, PeerLeft, ReductionError, WorkerLost, from_code
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.nodes import Node

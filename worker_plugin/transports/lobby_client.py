@@ -17,8 +17,8 @@ from reduction.client.access import Access
 from reduction.client.grpc_client import METHOD, GrpcEndpoint, peers_of
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError, Unauthenticated
 from reduction.limits import LOBBY_ENTRIES_MAX, LOBBY_S, LOBBY_SAYS_MAX, LOBBY_SAYS_PER_S
+from reduction.log_limit import LINES
 from reduction.model import LobbyEntry, LobbyNews, LobbyRequest
-from reduction.repeats import LINES
 
 from worker_plugin.process import fork
 from worker_plugin.process.io_loop import io_loop

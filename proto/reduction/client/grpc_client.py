@@ -94,7 +94,7 @@ class GrpcEndpoint:
         text = f"{self.address}: {words}" if is_dial else f"{self.address}: {code.name}: {details}"
         # gRPC gives the reason of a connection that failed as text only, in the words of
         # strerror(3). Words that are not found cost the grace that any lost stream has
-        # (worker_plugin/core/membership/verdict.py).
+        # (worker_plugin/core/membership/judge.py).
         if details.endswith(_REFUSED):
             return ReducerAbsent(text)
         if code is grpc.StatusCode.UNAVAILABLE and is_silent:

@@ -29,10 +29,10 @@ from reduction.blocking import look_up
 from reduction.client.access import OPEN, Access
 from reduction.client.grpc_client import GrpcEndpoint
 from reduction.errors import MalformedFrame, ReducerUnavailable, ReductionError
+from reduction.log_limit import LINES
 from reduction.model import Join, Moved, Push, ReducerFrame, Result, Welcome, WorkerFrame
 from reduction.pacing import Sent
 from reduction.process.place import local_socket, own_host
-from reduction.repeats import LINES
 from reduction.transports import shared, tcp
 from reduction.transports.interface import ResultSink
 from reduction.transports.shared import OwnMemory, Sharing, is_possible
@@ -44,7 +44,7 @@ DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 #: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
-#: (worker_plugin/core/membership/verdict.py); a reason for the end that comes later than this is told at the next Join
+#: (worker_plugin/core/membership/judge.py); a reason for the end that comes later than this is told at the next Join
 #: as well.
 LINGER_S = 0.3
 _COUNTER_BYTES = 8

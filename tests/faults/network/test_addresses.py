@@ -15,7 +15,7 @@ from reduction.errors import CollectiveMismatch
 from support.processes.children import environment
 from support.processes.reducers import status_of
 
-from worker_plugin.core.membership import roster, verdict
+from worker_plugin.core.membership import judge, roster
 
 SECONDS = 1.0
 
@@ -40,7 +40,7 @@ def name_server(table: Path):
 def sum_over_a_name(rank, tables, job, settings):
     """Each rank has a name server of its own; tell when it is time, and go on."""
     ask = name_server(Path(tables[rank.number]))
-    verdict.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
+    judge.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
     rank.cleanup.callback(setattr, socket, "getaddrinfo", socket.getaddrinfo)
     socket.getaddrinfo = ask
     port = settings.pop("port")
@@ -180,7 +180,7 @@ def test_the_only_reducer_comes_back_with_another_address(ranks, cluster, job):
 
 def left_out(rank, reducers, job):
     with rank.state(reducers, job, join_timeout_s=SECONDS) as state:
-        verdict.ABSENT_S = 0.5
+        judge.ABSENT_S = 0.5
         rank.round(state)
         rank.tell("there")
         rank.hear()

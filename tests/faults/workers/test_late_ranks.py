@@ -11,7 +11,7 @@ import torch
 from reduction.errors import WorkersMissing
 from support.planes import ANY_PLANE
 
-from worker_plugin.core.membership import verdict
+from worker_plugin.core.membership import judge
 
 #: Longer than reducers are waited for in these tests.
 LATE_S = 4.0
@@ -90,7 +90,7 @@ def test_a_rank_that_never_comes_is_an_error_that_names_it_on_all(ranks, reducer
 
 def busy_while_the_reducer_restarts(rank, reducers, job):
     """Rank 1 holds the GIL for as long as a silent host would be dead after, and longer."""
-    verdict.ABSENT_S = 1.0
+    judge.ABSENT_S = 1.0
     with rank.state(reducers, job) as state:
         rank.round(state)
         rank.tell("ready")

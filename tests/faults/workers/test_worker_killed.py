@@ -16,7 +16,7 @@ from reduction.errors import WorkerLost
 from support.processes.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
-from worker_plugin.core.membership.verdict import GRACE_S
+from worker_plugin.core.membership.judge import GRACE_S
 
 
 def wait_for_the_victim(rank, reducers, job, victim):

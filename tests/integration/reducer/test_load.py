@@ -11,7 +11,7 @@ from reduction.errors import ResourceExhausted
 from reduction.process import descriptors
 from support.network import crowd
 
-from reducer.core.jobs import reservation
+from reducer.core.reservations import reservation
 from reducer.observe.status import StatusAccess, fetch
 from reducer.transports.grpc_server import Limits
 from worker_plugin.process.io_loop import io_loop

@@ -27,7 +27,7 @@ from support.processes.torchrun import Torchrun
 from support.training import train_script
 from support.training.checked import Trainer, train_until_told
 
-from reducer.resources.allowance import default_memory_limit
+from reducer.resources.host_limits import default_memory_limit
 from worker_plugin import reduction_hook
 
 SERVICE = "reduction.v1.Reduction"

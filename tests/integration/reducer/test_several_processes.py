@@ -17,7 +17,7 @@ from support.processes.children import children_of, environment
 from support.processes.reducers import looked_at, reducer_command, status_of
 from support.training.checked import train_until_told
 
-from reducer.resources.allowance import MEMORY_SHARE, PROCESSES_DEFAULT_MAX, cores, memory
+from reducer.resources.host_limits import MEMORY_SHARE, PROCESSES_DEFAULT_MAX, cores, memory
 
 
 def hold(rank, reducers, job):

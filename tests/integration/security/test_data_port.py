@@ -17,6 +17,7 @@ import pytest
 import torch
 from reduction import layout, limits, wire
 from reduction.errors import CollectiveMismatch, MalformedFrame, OutOfOrder
+from reduction.log_limit import BURST
 from reduction.model import (
     Abort,
     Ack,
@@ -33,7 +34,6 @@ from reduction.model import (
     Start,
     Welcome,
 )
-from reduction.repeats import BURST
 from reduction.transports import tcp
 from support.network.raw import ID, DataConnection, MovedRank, RawStream, join
 

@@ -10,7 +10,7 @@ from reduction.process.ready import wait_until_ready
 from support.processes.children import START_S, environment
 from support.processes.reducers import status_of
 
-from reducer.resources.allowance import PROCESSES_DEFAULT_MAX
+from reducer.resources.host_limits import PROCESSES_DEFAULT_MAX
 
 LESS = """
 import builtins, io, os, socket

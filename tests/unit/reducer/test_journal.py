@@ -8,6 +8,7 @@ import pytest
 from reduction import wire
 from reduction.errors import MalformedFrame, Unauthenticated
 from reduction.limits import ENDED_JOBS_MAX, EVENT_CHARS_MAX, EVENTS_MAX
+from reduction.log_limit import BURST, KEYS_MAX, REPEAT_S
 from reduction.model import (
     Collective,
     Configuration,
@@ -21,7 +22,6 @@ from reduction.model import (
     Push,
     ReduceOp,
 )
-from reduction.repeats import BURST, KEYS_MAX, REPEAT_S
 
 from reducer.engine import Engine
 

@@ -9,7 +9,7 @@ from reduction.security.tls import TlsFiles
 from reduction.values import from_json, to_json
 
 from reducer.config import DRAIN_TIMEOUT_S, ReducerConfig, complete_address, split_address
-from reducer.resources.allowance import default_memory_limit, default_processes
+from reducer.resources.host_limits import default_memory_limit, default_processes
 from reducer.resources.ports import PortRange, Ports
 
 TLS = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}

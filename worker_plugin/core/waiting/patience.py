@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from worker_plugin.core.actions import Action, Log
 from worker_plugin.core.link import LinkPhase
-from worker_plugin.core.membership.verdict import View
+from worker_plugin.core.membership.judge import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
 _INFO, _WARNING = 20, 30

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reduction.errors import ReductionError
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reduction.errors import ConfigError, LocalProtocolError, ReductionError, WorkerLost
-from reduction.repeats import LINES
+from reduction.log_limit import LINES
 
 from worker_plugin.elastic.clients import LOSSES
 from worker_plugin.elastic.membership.entries import Offer

@@ -5,7 +5,7 @@ from reduction import limits
 
 from benchmarks.micro import crowd
 from worker_plugin.core import leader
-from worker_plugin.core.membership import verdict
+from worker_plugin.core.membership import judge
 
 
 @pytest.mark.parametrize(("ranks", "reducers"), [(1, 1), (48, 3), (200, 2)])
@@ -18,7 +18,7 @@ def test_rank_0_hears_of_every_rank_once_from_every_reducer(ranks, reducers):
 
 
 def test_more_reducers_than_a_configuration_can_name_are_a_choice(monkeypatch):
-    for module in (limits, leader, verdict):  # the product's limit takes 10 s
+    for module in (limits, leader, judge):  # the product's limit takes 10 s
         monkeypatch.setattr(module, "MEMBERS_MAX", 24)
     tally = crowd.Crowd(2, 40).run()
     assert (tally.epochs, tally.members) == (1, 24)

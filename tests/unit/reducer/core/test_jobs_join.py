@@ -39,7 +39,7 @@ from unit.reducer.core.scene import ends
 
 from reducer.core.actions import Close, Send
 from reducer.core.events import Lost
-from reducer.core.jobs import grant, reservation
+from reducer.core.reservations import grant, reservation
 
 ONE, TWO = NamedReducers("a:1", 1), NamedReducers("a:1, b:1", 2)
 

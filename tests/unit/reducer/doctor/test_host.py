@@ -9,7 +9,7 @@ from reduction.model import DType
 from reducer.doctor import host
 from reducer.doctor.facts import from_json
 from reducer.doctor.reach import interface_of, link_speed
-from reducer.resources.allowance import Periods, cpu_periods
+from reducer.resources.host_limits import Periods, cpu_periods
 
 MOUNT = "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 

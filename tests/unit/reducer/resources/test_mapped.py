@@ -7,7 +7,7 @@ from reduction.limits import MAPPED_REGIONS_MAX
 from reduction.transports.tcp import CannotShare
 
 from reducer.core.fair_shares import Account
-from reducer.resources.allowance import machine_memory
+from reducer.resources.host_limits import machine_memory
 from reducer.resources.mapped import Mapped
 
 A, B = Account("a"), Account("b")

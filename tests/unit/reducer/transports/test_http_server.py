@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reduction.limits import HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX
-from reduction.repeats import BURST
+from reduction.log_limit import BURST
 
 from reducer.binding import listen
 from reducer.transports import http_server

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from reduction.repeats import BURST, KEYS_MAX, REPEAT_S, Repeats
+from reduction.log_limit import BURST, KEYS_MAX, REPEAT_S, Repeats
 
 LOG = logging.getLogger("some.module")
 

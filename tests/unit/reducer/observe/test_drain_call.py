@@ -8,8 +8,8 @@ from reduction.model import Presence
 from support.scenes import looks
 from support.scenes.looks import process, silent
 
-from reducer.observe import draining, status
-from reducer.observe.draining import ask_to_drain, has_ended, waits_for
+from reducer.observe import drain_call, status
+from reducer.observe.drain_call import ask_to_drain, has_ended, waits_for
 from reducer.observe.status import NoAnswer, StatusAccess, look_at
 
 ONE, OTHER = (1).to_bytes(16), (2).to_bytes(16)
@@ -53,10 +53,10 @@ def test_what_it_waits_for(look, text):
 
 def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypatch):
     asked, left = [], []
-    real = draining.call
+    real = drain_call.call
     monkeypatch.setattr(status, "why_refused", lambda *_: asked.append("TLS"))
     monkeypatch.setattr(
-        draining,
+        drain_call,
         "call",
         lambda method, to, left_s, access: left.append(left_s) or real(method, to, left_s, access),
     )

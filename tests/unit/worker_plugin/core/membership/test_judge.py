@@ -1,4 +1,4 @@
-"""`judge`: the table at the top of `worker_plugin.core.membership.verdict`, a view in and a verdict out."""
+"""`judge`: the table at the top of `worker_plugin.core.membership.judge`, a view in and a verdict out."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from reduction.model import Configuration, Member, Peer, Place
 from support.scenes.rank_scene import incarnation, peers
 
 from worker_plugin.core.link import PATIENCE_S, Link, LinkPhase
-from worker_plugin.core.membership.verdict import (
+from worker_plugin.core.membership.judge import (
     ABSENT_S,
     GRACE_S,
     LEADER_S,

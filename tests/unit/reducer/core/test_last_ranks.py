@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reduction.model import LastRank, WaitTimes
 
-from reducer.core.stragglers import LATEST, Stragglers
+from reducer.core.last_ranks import LATEST, Stragglers
 from reducer.core.totals import JobTotals
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from reducer.resources.allowance import (
+from reducer.resources.host_limits import (
     MEMORY_SHARE,
     MEMORY_UNKNOWN,
     cores,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from reducer.observe.log_lines import LineFormatter, formatter
+from reducer.observe.log_formats import LineFormatter, formatter
 
 
 def line(message, exc_info=None):

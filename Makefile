@@ -19,14 +19,16 @@ DEPLOY := $(CURDIR)/.venv-deploy
 PIP_INSTALL := -m pip install --no-compile -c constraints.txt
 STUBS := reduction/v1/reduction_pb2.py reduction/v1/reduction_pb2.pyi
 
-# The fast suites, and what they must cover together to the last branch. Folders: to find a package inside
-# worker_plugin coverage would import torch, forget it, and crash when it is imported again (coverage 7.17).
-COVERING := tests/unit/ tests/property/ tests/conformance/
+# The fast suites, and what they must cover together to the last branch. Folders: to find a package inside worker_plugin
+# coverage would import torch, forget it, and crash when it is imported again (coverage 7.17).
+COVERING := tests/property/ tests/conformance/ tests/unit/
 COVERED := --cov=proto --cov=reducer/core --cov=worker_plugin/core
+# What simulates whole jobs, or all orders of events, takes minutes when traced, and covers nothing that the others do
+# not.
+UNTRACED := tests/property/test_reducer_noise.py tests/property/test_reducer_schedules.py tests/unit/benchmarks/
 
-# What runs without coverage, files that take minutes first. The unit tests of the benchmarks simulate whole jobs, which
-# takes minutes when traced.
-FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ tests/unit/benchmarks/
+# What runs without coverage, files that take minutes first.
+FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ $(UNTRACED)
 OTHERS := $(FIRST) $(filter-out $(FIRST) $(COVERING) tests/support/,$(wildcard tests/*/))
 
 # Many tests wait, so more run at a time than there are cores. Those of a file share servers. By itself xdist runs files
@@ -54,7 +56,7 @@ demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo
 	$(BIN)/python -m benchmarks.demo.network $(ARGS)
 
 test: $(STAMP) ## Run the fast tests and check what they cover, then all others.
-	$(BIN)/pytest $(PARALLEL) $(COVERING) --ignore=tests/unit/benchmarks $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(PARALLEL) $(COVERING) $(UNTRACED:%=--ignore=%) $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(PARALLEL) $(OTHERS) $(ARGS)
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.

@@ -43,7 +43,7 @@ class ReducerConfig:
     metrics_lines: tuple[int, ...] = ()
     #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
     port_range: PortRange | None = None
-    #: Whether that port also has the page, which shows names of jobs and hosts to everybody.
+    #: Whether `metrics_port` also has the page, which shows names of jobs and hosts to everybody.
     page: bool = False
     #: Names of this host, beside those that it knows itself, by which browsers may call the page; "*" for all.
     page_hosts: tuple[str, ...] = ()
@@ -89,7 +89,9 @@ class ReducerConfig:
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise ConfigError(f"--processes {self.processes}: must be 1 to {PROCESSES_MAX}")
         if self.memory_limit_bytes < self.processes:
-            raise ConfigError(f"--memory-limit {self.memory_limit_bytes}: must be positive")
+            raise ConfigError(
+                f"--memory-limit {self.memory_limit_bytes}: must be at least {self.processes}, a byte for each process"
+            )
         if not 0 <= self.drain_timeout_s <= DRAIN_S_MAX:
             raise ConfigError(f"--drain-timeout {self.drain_timeout_s:g}: must be 0 to {DRAIN_S_MAX} seconds")
         for option, seconds in (
@@ -97,7 +99,7 @@ class ReducerConfig:
             ("--wait-for-job", self.wait_for_job_s),
         ):
             if seconds is not None and not 0 <= seconds < float("inf"):
-                raise ConfigError(f"{option} {seconds:g}: must be 0 or more seconds")
+                raise ConfigError(f"{option} {seconds:g}: must be 0 or more seconds, and finite")
         is_guarded = self.tls is not None or self.token_file is not None
         if not (is_guarded or self.insecure or _is_loopback(host)):
             raise ConfigError(

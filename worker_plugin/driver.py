@@ -55,7 +55,7 @@ from worker_plugin.transports.links import Links
 
 log = logging.getLogger(__name__)
 
-#: Ticks between two questions to the kernel about retransmits, that is about a second.
+#: How many ticks pass between reads of the kernel's counters of retransmits: about one second.
 RETRANSMITS_TICKS = 25
 #: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04

@@ -1,4 +1,4 @@
-"""From when to when a state has a communicator: from its first collective to its end, in the process that made it.
+"""How long a state has a communicator: from its first collective to its end, in the process that made it.
 
     nothing yet   `open` makes the communicator          open
                   `fail`, and nobody can be told         failed
@@ -24,14 +24,18 @@ from worker_plugin.tensors.futures import raise_again
 
 
 class Lifetime:
-    """That of one communicator. Any thread, and signal handlers. The state alone holds it."""
+    """The lifetime of one communicator. Safe to call from any thread, and from a signal handler.
+
+    Only the state may hold a reference to it.
+    """
 
     def __init__(self) -> None:
         #: None before the first collective.
         self.communicator: Communicator | None = None
         #: What happens when this is dropped; until then it keeps the communicator.
         self._dropping: weakref.finalize[..., Any] | None = None
-        self._lock = threading.RLock()  # a signal handler may close
+        #: Held while the communicator is made, which may take long: `close` and `abort` do not wait for that.
+        self._lock = threading.RLock()
         #: What ended it before the communicator could.
         self._failure: ReductionError | None = None
         self._is_closed = False
@@ -51,22 +55,26 @@ class Lifetime:
                 self.communicator = made = make()
                 self._dropping = weakref.finalize(self, made.leave)
                 self._dropping.atexit = False  # one that is kept until then is closed (`process.at_exit`)
+                if self._is_closed:  # meanwhile
+                    made.begin_close()
+                    raise ClosedError(CLOSED)
             return self.communicator
 
     def fail(self, failure: ReductionError, make: Callable[[], Communicator]) -> None:
         """End with an error, on all ranks if they can be told; nothing happens if it is over."""
         communicator = None
         with self._lock:
+            if self._is_closed or self.error is not None:
+                return
             with contextlib.suppress(ReductionError):  # or there is nobody to tell
                 communicator = self.open(make)
-            self._failure = self._failure or failure
+            self._failure = failure
         if communicator is not None:
             communicator.abandon(failure)
 
     def close(self) -> None:
         """Leave in good order."""
-        with self._lock:
-            self._is_closed = True
+        self._is_closed = True
         if self.communicator is not None:
             self.communicator.close()
         if self._dropping is not None:
@@ -74,8 +82,7 @@ class Lifetime:
 
     def abort(self) -> None:
         """End it now, on all ranks; nothing happens after `close`."""
-        with self._lock:
-            is_first, self._is_closed = not self._is_closed, True
+        is_first, self._is_closed = not self._is_closed, True
         if self.communicator is not None and is_first:
             self.communicator.abandon(ClosedError(ABORTED))
             self.communicator.begin_close()

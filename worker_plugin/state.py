@@ -109,8 +109,8 @@ class ReductionState(Riders):
             raise ConfigError("an elastic job needs no process group and no store: leave them out")
         self._process_group = process_group
         self._on_change: list[OnChange] = []
-        _states.add(self)
         self._reset()
+        _states.add(self)
 
     @classmethod
     def of_ranks(cls, ranks: RankGroup, **settings: Unpack[AllSettings]) -> ReductionState:
@@ -348,7 +348,7 @@ class ReductionState(Riders):
 
     @contextlib.contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[None]:
-        """Write when each collective that is issued meanwhile was pushed, summed and delivered.
+        """Record when each collective issued inside the block was pushed, summed and delivered.
 
         Each rank writes a file `JOB-rankN.json` of its own, at the end of the block; wait for the last
         collective in it. `reducer trace DIRECTORY` reads those of all ranks, says where the time went, and
@@ -372,9 +372,9 @@ class ReductionState(Riders):
                 recorder.write(record, directory)
 
     def record(self) -> Record | None:
-        """Return how far the latest 1024 collectives have come; what `trace` writes, but of any moment.
+        """Return how far the latest 1024 collectives have come: the same record that `trace` writes, at any time.
 
-        It is always kept. None before the first collective, and in a forked child. From any thread.
+        None before the first collective, and in a forked child. From any thread.
         """
         if (kept := self._recorder) is None:
             return None
@@ -611,8 +611,8 @@ class ReductionState(Riders):
         self._process_group = None
         self._given = None
         self._on_change = []
-        _states.add(self)
         self._reset()
+        _states.add(self)
 
     def _connected(self) -> Communicator:
         return self._lifetime.open(self._make)
@@ -670,14 +670,15 @@ def _failure_of(error: Exception) -> ReductionError:
 
 #: Those of this process.
 _states: weakref.WeakSet[ReductionState] = weakref.WeakSet()
-#: Of the process that this one was forked from: to drop them would leave in its name.
-_inherited: list[Lifetime] = []
+#: What states had in the process that this one was forked from. Dropping a lifetime would leave the job on the parent's
+#: behalf, and memory of a GPU cannot be freed here.
+_inherited: list[object] = []
 
 
 def _forget() -> None:
     """Make all states as good as new: their communicators are those of the process that this one was forked from."""
     for state in list(_states):
-        _inherited.append(state._lifetime)
+        _inherited.append(vars(state).copy())
         state._reset()
 
 

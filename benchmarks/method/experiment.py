@@ -85,7 +85,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "rate": {"type": at_least(0.001, float), "help": "Mbit/s of every link, each way (%(default)s)"},
     "unshaped": {"action": "store_true", "help": "all on loopback, where no root is needed"},
     "device": {"choices": ("cuda", "cpu"), "help": "(%(default)s)"},
-    "size": {"type": size, "help": "of the tensors (%(default)s)"},
+    "size": {"type": size, "help": "size of the tensors, such as 64MiB (%(default)s)"},
     "rounds": {"type": at_least(1), "help": "turns of each that count (%(default)s)"},
     "warmup": {"type": at_least(0), "help": "rounds that do not count (%(default)s)"},
     "seed": {"type": int, "help": "of all that is drawn at random (%(default)s)"},

@@ -56,7 +56,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
-#: What reads the strings of fields that are none. Their errors are about the value, and say which option it is.
+#: Parsers of options whose fields are not strings. Their errors say which option it is, and what is wrong with it.
 _READ: dict[str, Callable[[str], Any]] = {
     "port_range": PortRange.of,
     "page_hosts": _names,

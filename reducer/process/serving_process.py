@@ -112,14 +112,15 @@ class ServingProcess:
             log.error("process %d did not listen within %g s pid=%d", self.number, START_S, process.pid)
             self.kill()
         if ready_address((await first).decode()) is None:
+            self.kill()  # unless it has ended
             return await process.wait(), None
         began_s = monotonic()
         self.is_serving = True
         if self.has_listened.is_set():
             self._used_until = began_s + RETURN_S
         self.has_listened.set()
-        while line := (await process.stdout.readline()).decode().strip():
-            self._on_report(line)
+        while line := await process.stdout.readline():
+            self._on_report(line.decode().strip())
         self.is_serving = False
         code = await process.wait()
         # Until it listens again nobody knows which jobs it has.

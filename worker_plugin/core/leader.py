@@ -33,12 +33,12 @@ class Leader:
     """The part of the core that only rank 0 has.
 
     Args:
-        identity: who it is.
+        identity: this rank.
         roster: the reducers that it knows.
         window: the collectives.
-        epochs: which it has the job enter.
+        epochs: the membership that it reconfigures.
         pacing: the rate at which it begins to push.
-        actions: what it adds its own to.
+        actions: the list to which it appends.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Leader:
         )
         lacks_some |= len(links) < len(willing)
         if not self._lacks_some:
-            self._whole = self._epochs.size
+            self._whole = self._epochs.size or len(links) + bool(
+                lacks_some
+            )  # at first it is not known how many lack
         elif len(links) < self._whole:
             lacks_some = True
         # Whoever was told that something is missing is told when it is back.

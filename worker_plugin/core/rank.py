@@ -527,7 +527,7 @@ class RankCore:
             case Reconfigure(links, reason, lacks_some) if self.leader is not None:
                 self.leader.configure(links, reason, lacks_some=lacks_some, now=now)
             case Keep() if self.window.is_idle and self.epochs.is_calm:
-                # Whoever could take part and is not wanted now stands by, until something changes.
+                # Reducers that could take part but were not chosen stand by, until something changes.
                 for link in self.roster.up:
                     link.is_spare = link.sees_all(self.identity.world_size)
             case GiveUp(error) if self.state is not State.CLOSING:

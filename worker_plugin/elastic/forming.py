@@ -41,7 +41,7 @@ from worker_plugin.elastic.newcomers.training import Training
 
 log = logging.getLogger(__name__)
 
-#: How long one waits for news before one looks again, in seconds.
+#: How long to wait for news before checking again, in seconds.
 PAUSE_S = 0.1
 
 
@@ -126,11 +126,6 @@ class Forming:
         """Tell all others; see `Voice.say`."""
         last = self._lineage.last
         self._voice.say(number=self._lineage.number, generation="" if last is None else last.id, **changes)
-
-    def leave(self) -> None:
-        """Leave the lobby in order, without waiting for that. It takes no lock."""
-        self._memory.erase()
-        self._voice.close()
 
     def end(self, *, in_order: bool) -> None:
         """Tell the others that this worker joins nothing any more, so that they need not wait for it."""

@@ -100,7 +100,9 @@ class Elastic:
         #: What this worker gives to newcomers, or has given last.
         self._donation: Donation | None = None
         self.local_size = local_size
-        self._forming = Forming(config, settings, local_size, self._changed, self._ending.check)
+        #: Whether it ends when all that was issued is done.
+        self._is_leaving = False
+        self._forming = Forming(config, settings, local_size, self._changed, self._check)
         self.own = self._forming.own
         _all.add(self)
         self._thread = threading.Thread(target=self._run, name="reduction-elastic", daemon=True)
@@ -193,7 +195,7 @@ class Elastic:
     def checkpoint(self, tensor: torch.Tensor) -> None:
         """Do what `add` does, between two steps: everybody holds everything that was issued before."""
         with self._changed:
-            # Who contributes to a checkpoint says with that that it holds everything before.
+            # By contributing to a checkpoint a worker confirms that it holds all earlier results.
             self._changed.wait_for(lambda: not self._ledger.open_entries or self._ending.final is not None)
             seq = self._ledger.issued
         self.add(tensor)
@@ -269,10 +271,10 @@ class Elastic:
 
     def leave(self) -> None:
         """Leave when all that was issued is done; see `Communicator.leave`."""
+        self._is_leaving = True  # without a lock: the garbage collector may call this while one is held
         client = self._client
         if client is not None:
             client.leave()
-        self._forming.leave()
 
     # ---- collectives of the present generation; with the lock held ----
 
@@ -304,6 +306,12 @@ class Elastic:
         entry.future.set_result(entry.request.tensor)
 
     # ---- the elastic thread ----
+
+    def _check(self) -> None:
+        """Raise what has ended this worker, now that it may have left."""
+        if self._is_leaving and not self._ledger.open_entries:
+            self._end(ClosedError(CLOSED))
+        self._ending.check()
 
     def _run(self) -> None:
         try:
@@ -354,7 +362,7 @@ class Elastic:
         """Return when the generation has ended, and its workers look for another one."""
         with self._changed:
             while client.error is None and not self._forming.has_plan:
-                self._ending.check()
+                self._check()
                 self._look_for_replaced(client, generation)
                 self._changed.wait(PAUSE_S)
             self._is_running = False

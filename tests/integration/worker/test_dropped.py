@@ -19,7 +19,10 @@ from worker_plugin import ReductionState
 #: The longest time that a state may take to leave by itself, in seconds.
 WAIT_S = 30.0
 #: Threads that belong to one communicator.
-OF_A_STATE = ("reduction-staging", "reduction-scatter", "reduction-gather", "reduction-watch")
+OF_A_STATE = (
+    *("reduction-staging", "reduction-scatter", "reduction-gather", "reduction-watch"),
+    "reduction-elastic",
+)
 SHAPES = ((5,), (300_000,), (1,))
 
 
@@ -155,7 +158,25 @@ def collect_where_they_are_taken(rank, reducers, job, size):
         gc.enable()
 
 
+def drop_elastic(rank, reducers, job):
+    gc.disable()
+    try:
+        state = ReductionState(reducers, job=job, run="first", rank=0, world_size=1, elastic=True)
+        state.sync(torch.nn.Linear(2, 3))
+        future = state.all_reduce(torch.ones(3))
+        del state
+        assert torch.equal(rank.wait(future), torch.ones(3))
+        del future
+        assert wait_until(lambda: not ours()), ours()
+    finally:
+        gc.enable()
+
+
 # ---- tests ----
+
+
+def test_a_dropped_worker_of_an_elastic_job_leaves_it(ranks, reducers, job):
+    ranks.run(1, drop_elastic, reducers(1), job, group=False)
 
 
 @pytest.mark.usefixtures("plane")

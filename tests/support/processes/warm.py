@@ -1,4 +1,4 @@
-"""A `python` whose processes are forks of one that has loaded what they need, since that is most of what they do.
+"""A `python` whose processes are forked from one that has everything imported, because imports take most of their time.
 
 `warm()` returns a command that takes the arguments of `python`, for scripts with torch, which takes three seconds to
 load. A process that it starts is as if started by the real one: its variables, folder, descriptors 0 to 2, signals,
@@ -178,7 +178,7 @@ class WarmProcess:
         if self.returncode is None:
             if not select.select([self._server], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int.from_bytes(self._server.recv(4), "big", signed=True)
+            self.returncode = int.from_bytes(self._server.recv(4) or b"\x01", "big", signed=True)
             self._server.close()
         return self.returncode
 
@@ -192,8 +192,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(self.pid, number)
+            with contextlib.suppress(ConnectionError):  # it has ended meanwhile
+                self._server.send(bytes([number]))
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -258,8 +258,8 @@ def _become(call: _Call, executable: str, paths: list[str]) -> None:
     for number in call.ignored:
         signal.signal(number, signal.SIG_IGN)
     if call.is_unbuffered or "PYTHONUNBUFFERED" in call.variables:
-        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    here = {"-c": "", "-m": call.folder}.get(first) or os.path.dirname(os.path.realpath(first))
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    here = {"-c": "", "-m": call.folder}.get(first, os.path.dirname(os.path.realpath(first)))
     more = filter(None, call.variables.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [here, *more, *paths]
     sys.executable = executable

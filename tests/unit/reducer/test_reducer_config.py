@@ -170,8 +170,8 @@ def test_tls():
             "--port-range 7000-7002: 2 processes take 4 ports, and it has 3: let it have 4, or set --processes to 1 or "
             "less",
         ),
-        ({"memory_limit_bytes": 0}, "--memory-limit 0: must be positive"),
-        ({"memory_limit_bytes": -1}, "--memory-limit -1: must be positive"),
+        ({"memory_limit_bytes": 0}, "--memory-limit 0: must be at least"),
+        ({"memory_limit_bytes": -1}, "--memory-limit -1: must be at least"),
     ],
 )
 def test_wrong_values_are_named_with_their_option(values, text):

@@ -196,3 +196,31 @@ def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back()
     actions = [action for action in actions if isinstance(action, Log)]
     assert any("with 4 reducers" in action.text for action in actions), actions
     assert all(action.level == logging.INFO for action in actions), actions
+
+
+def test_so_it_is_if_one_was_lacking_from_the_beginning():
+    scene = Scene(reducers="abcd")
+    scene.tick(0.0)
+    for reducer in "abc":
+        scene.welcome(reducer, now=0.1)
+        scene.peers(reducer, "PP", now=0.1)
+    scene.tick(1.0)
+    scene.tick(62.0)
+    assert scene.core.epochs.size == 3
+    for reducer in "abc":
+        scene.start(reducer, 1, now=62.0)
+    scene.lose("c", now=63.0)
+    actions = scene.tick(66.0)
+    for reducer in "ab":
+        scene.start(reducer, 2, now=66.0)
+    for number, back in enumerate("cd"):
+        scene.welcome(back, now=67.0 + number)
+        actions += scene.peers(back, "PP", now=67.0 + number) + scene.tick(67.5 + number)
+        for reducer in "abcd"[: 3 + number]:
+            scene.start(reducer, scene.core.epochs.number, now=67.6 + number)
+    assert scene.core.epochs.size == 4
+    levels = {
+        action.text: action.level for action in actions if isinstance(action, Log) and "epoch" in action.text
+    }
+    assert len(levels) == 3
+    assert set(levels.values()) == {logging.WARNING}, levels

@@ -76,9 +76,8 @@ class Leader:
         )
         lacks_some |= len(links) < len(willing)
         if not self._lacks_some:
-            self._whole = self._epochs.size or len(links) + bool(
-                lacks_some
-            )  # at first it is not known how many lack
+            # At first it is not known how many lack, but that at least one does.
+            self._whole = self._epochs.size or len(links) + lacks_some
         elif len(links) < self._whole:
             lacks_some = True
         # Whoever was told that something is missing is told when it is back.

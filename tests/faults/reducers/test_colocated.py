@@ -15,7 +15,7 @@ from support.network.certificates import Authority
 from support.planes import ANY_PLANE
 from support.training.checked import Trainer
 
-from worker_plugin.core import rank as rank_core
+from worker_plugin.core import leader
 from worker_plugin.discovery import rendezvous
 
 SETTINGS = {"colocated_host": "127.0.0.1", "chunk_bytes": 4096}
@@ -31,9 +31,9 @@ def alone_on_its_host(rank):
 
 def weigh(rank, chosen):
     """Let rank 0 give the members these weights, in the order of the reducers."""
-    before = rank_core.weights
-    rank_core.weights = lambda links: tuple(chosen[link.id] for link in links)
-    rank.cleanup.callback(setattr, rank_core, "weights", before)
+    before = leader.weights
+    leader.weights = lambda links: tuple(chosen[link.id] for link in links)
+    rank.cleanup.callback(setattr, leader, "weights", before)
 
 
 def own_reducers(state):

@@ -51,7 +51,7 @@ class Reducer:
         stdin = subprocess.PIPE if leash else subprocess.DEVNULL
         self.process: subprocess.Popen[str] | WarmProcess
         with self.log.path.open("w") as log:
-            if before is None:
+            if before is None and warm("reducer") != sys.executable:
                 self.process = WarmProcess("reducer", arguments, stdin=stdin, stderr=log, env=environment())
             else:
                 self.process = subprocess.Popen(

@@ -103,16 +103,23 @@ class _Call(NamedTuple):
     folder: str
 
 
-@functools.cache
 def warm(kind: str = "torch") -> str:
-    """Return the path of the command; its server starts when this is first called."""
+    """Return the path of the command; its server starts when this is first called.
+
+    Of a thread that has entered another network it is the real `python`: forks would not be there.
+    """
+    return _command(kind) if os.readlink(_OWN_NETWORK) == _NETWORK else sys.executable
+
+
+_OWN_NETWORK = "/proc/thread-self/ns/net"
+_NETWORK = os.readlink(_OWN_NETWORK)
+
+
+@functools.cache
+def _command(kind: str) -> str:
     folder = tempfile.mkdtemp(prefix="warm-")
     command = Path(folder, "python")
-    command.write_text(
-        _COMMAND.format(
-            python=sys.executable, network=os.readlink("/proc/self/ns/net"), path=f"{folder}/socket"
-        )
-    )
+    command.write_text(_COMMAND.format(python=sys.executable, network=_NETWORK, path=f"{folder}/socket"))
     command.chmod(stat.S_IRWXU)
     variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
     variables |= {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "ERROR"}  # as `reducer serve` has them

@@ -170,8 +170,14 @@ def test_tls():
             "--port-range 7000-7002: 2 processes take 4 ports, and it has 3: let it have 4, or set --processes to 1 or "
             "less",
         ),
-        ({"memory_limit_bytes": 0}, "--memory-limit 0: must be at least"),
-        ({"memory_limit_bytes": -1}, "--memory-limit -1: must be at least"),
+        (
+            {"memory_limit_bytes": 2, "processes": 3},
+            "--memory-limit 2: must be at least 3, a byte for each process",
+        ),
+        (
+            {"memory_limit_bytes": -1, "processes": 1},
+            "--memory-limit -1: must be at least 1, a byte for each process",
+        ),
     ],
 )
 def test_wrong_values_are_named_with_their_option(values, text):

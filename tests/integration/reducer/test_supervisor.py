@@ -207,10 +207,11 @@ def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, ser
 # ---- what the parent is ----
 
 
-def test_the_parent_has_nothing_of_what_serving_needs(three):
-    maps = Path(f"/proc/{three.pid}/maps").read_text()
+def test_the_parent_has_nothing_of_what_serving_needs(serve):
+    reducer = serve("--processes", "2", before=lambda: None)  # by the real command
+    maps = Path(f"/proc/{reducer.pid}/maps").read_text()
     assert not [name for name in ("cygrpc", "_upb", "numpy", "uvloop") if name in maps]
-    assert "cygrpc" in Path(f"/proc/{children_of(three.pid)[0]}/maps").read_text()
+    assert "cygrpc" in Path(f"/proc/{children_of(reducer.pid)[0]}/maps").read_text()
 
 
 def test_one_process_has_a_parent_on_a_platform_only(serve, until, free_port):

@@ -199,8 +199,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ConnectionError):  # it has ended meanwhile
-                self._server.send(bytes([number]))
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

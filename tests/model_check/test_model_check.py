@@ -17,7 +17,7 @@ from model_check.world import World
 from reduction.model import Presence
 
 from reducer.core.job import Job
-from worker_plugin.core import rank
+from worker_plugin.core import leader
 from worker_plugin.core.flow import convoy
 from worker_plugin.core.rank import RankCore, State
 from worker_plugin.core.window import Window
@@ -163,7 +163,7 @@ def _lose_but_keep_hello(self: Job, rank: int) -> list[object]:
 @pytest.fixture
 def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reducer has twice the share of the first, and no lane may be ahead of another one at all."""
-    monkeypatch.setattr(rank, "weights", lambda links: tuple(link.id + 1 for link in links))
+    monkeypatch.setattr(leader, "weights", lambda links: tuple(link.id + 1 for link in links))
     monkeypatch.setattr(convoy, "LEAD_CHUNKS", 0)
     monkeypatch.setattr(convoy, "LEAD_CHUNKS_LEAST", 0)
 

@@ -181,7 +181,7 @@ def test_the_status_tells_planes_processor_time_and_events(ranks, serve, job, pl
     call.answers()
     where = "shared" if plane == "auto" else plane
     assert process["jobs"][0]["planes"] == {"grpc": 0, "tcp": 0, "shared": 0} | {where: 2}
-    assert process["cpu_seconds"] > 0.1
+    assert process["cpu_seconds"] > 0.0
     assert 10 << 20 < process["resident_bytes"] < 10 << 30
     assert [event["kind"] for event in process["events"]] == ["joined", "joined", "epoch"]
     [after] = looked_at(reducer.address)["processes"]

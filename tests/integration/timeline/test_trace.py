@@ -173,7 +173,9 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
     text = said(tmp_path, "-o", tmp_path / "trace.out")
     assert f"{job}: 2 of 2 ranks\n" in text
     assert re.search(r"mean of 6 rounds of 2 ranks: [\d.]+ ms for 1.20 MB in 1.0 collectives; ideal", text)
-    assert re.search(r"lost [\d.]+ ms: [\d.]+ ms waiting for rank 1 \(.*\) to begin", text)
+    # One of two ranks waited each time. On a busy machine more may have been lost to something else.
+    lost = re.search(r"lost [\d.]+ ms: (?:.*, )?([\d.]+) ms waiting for rank 1 \(.*\) to begin", text)
+    assert float(lost[1]) >= 1e3 * LATE_S * 0.25, text
     waited = re.search(
         r"rank 1 \(.*\) was late most often, for 3 of 3 collectives; the others waited ([\d.]+) ms", text
     )

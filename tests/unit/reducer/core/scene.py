@@ -2,9 +2,7 @@
 
 from reduction.model import (
     Abort,
-    Collective,
     Configuration,
-    DType,
     Hello,
     Join,
     Member,
@@ -12,16 +10,15 @@ from reduction.model import (
     Peers,
     Presence,
     Push,
-    ReduceOp,
 )
 from support.scenes.jobs_scene import CREDIT, REDUCER
+from support.scenes.jobs_scene import SUM3 as SUM
 
 from reducer.core.actions import Close, Discard, Fold, Publish, Send, SlotKey
 from reducer.core.events import Lost, Received, Tick
 from reducer.core.jobs import Jobs
 
 INSTANCE = b"instance-instanc"
-SUM = Collective(ReduceOp.SUM, DType.FLOAT32, 3, 7)
 #: Rank r's contribution to SUM.
 DATA = [memoryview(bytes([rank]) * 12) for rank in range(3)]
 US = (Member("a:1", REDUCER),)

@@ -1,4 +1,4 @@
-"""What reducers and workers share: the protocol, the layout, the errors. Imports neither side."""
+"""Code shared by reducers and workers: the protocol, the layout and the errors. It imports neither side."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Calls that may block for very long, such as to a name server: on a thread of their own, which can be left alone."""
+"""Run calls that may block for a long time, such as name lookups, on a thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-#: What `socket.getaddrinfo` returns: of each address family, kind, protocol, name and the address itself.
+#: Return type of `socket.getaddrinfo`: tuples of address family, kind, protocol, name and socket address.
 Answers: TypeAlias = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]]
 T = TypeVar("T")
 
 
 def begin(call: Callable[[], T]) -> Future[T]:
-    """Run a function on a thread of its own, and return the future of its outcome.
+    """Run a function on its own thread, and return a future for its outcome.
 
-    Nobody has to wait for the thread: it does not keep the process alive, as the threads of an executor do.
+    The thread never has to be joined. Unlike an executor's threads, it does not keep the process alive.
     """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # from here on it cannot be cancelled
@@ -35,5 +35,5 @@ def begin(call: Callable[[], T]) -> Future[T]:
 
 
 def look_up(host: str, port: int) -> Future[Answers]:
-    """Return the future of `getaddrinfo` for a TCP port. Name servers that do not answer may keep it for minutes."""
+    """Return a future for `getaddrinfo` of a TCP port. Unresponsive name servers may delay it for minutes."""
     return begin(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))

@@ -6,29 +6,29 @@
     |-- Unauthenticated                   fix token or certificates: one side does not accept the other's
     |-- RetryableError                    try again later with a new state; nothing is wrong with the job
     |   |-- ReducerUnavailable            no reducer could be reached in time
-    |   |   `-- ReducerAbsent             nobody listens on its address: its process is gone
+    |   |   `-- ReducerAbsent             nothing listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
-    |   |-- ResourceExhausted             a process has used up memory, descriptors, threads, or what a reducer allows
+    |   |-- ResourceExhausted             a process has used up memory, descriptors, threads, or a reducer's limit
     |   |-- JobBusy                       a live job already has this name
     |   |   `-- RankTaken                 a live process already is this rank of the job
     |   |-- CollectiveTimeout             a collective did not finish within timeout_s
-    |   |   `-- WorkersMissing            ranks did not even come to the job's first collective within timeout_s
-    |   `-- DataCorrupted                 a checksum does not fit; the stream is opened again, and it is sent again
-    |-- ProtocolError                     do not retry: somebody has a bug or another version
+    |   |   `-- WorkersMissing            ranks did not even reach the job's first collective within timeout_s
+    |   `-- DataCorrupted                 a checksum does not match; the stream is reopened and the data sent again
+    |-- ProtocolError                     do not retry: one side has a bug or another version
     |   |-- LocalProtocolError            this process
     |   `-- RemoteProtocolError           the other side
-    |       |-- MalformedFrame            bytes that are no valid frame
+    |       |-- MalformedFrame            bytes that are not a valid frame
     |       |-- UnsupportedVersion        the two sides speak different protocol versions
     |       |-- OutOfOrder                a valid frame at the wrong time
     |       `-- CollectiveMismatch        ranks disagree on what a collective is
     `-- JobAborted                        restart from a checkpoint
-        |-- StaleInstance                 the job was started again; this is its old life
+        |-- StaleInstance                 the job was restarted; this is an old instance
         |-- WorkerLost                    a rank died or was cut off
-        |-- WorkerFailed                  a rank met an error of its own and cannot take part any more
-        |-- ReplicasDiffer                the ranks do not have the same weights any more
+        |-- WorkerFailed                  a rank had an error of its own and can no longer take part
+        |-- ReplicasDiffer                the ranks no longer have the same weights
         `-- PeerLeft                      a rank closed while others still had collectives
 
-Errors that cross the wire carry a `code` of the schema's ErrorCode; `from_code` is the way back.
+Errors that cross the wire carry a `code` of the schema's ErrorCode. `from_code` turns it back into an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Unauthenticated(ReductionError):
 
 
 class RetryableError(ReductionError):
-    """Nothing is wrong with the job itself: the same call may succeed later, on a new state."""
+    """Nothing is wrong with the job itself. The same call may succeed later on a new state."""
 
 
 class ReducerUnavailable(RetryableError):
@@ -69,7 +69,7 @@ class ReducerUnavailable(RetryableError):
 
 
 class ReducerAbsent(ReducerUnavailable):
-    """The reducer's host answered that nobody listens there: no process, and not only a lost connection."""
+    """The reducer's host answered that nothing listens there, so the process is gone, not just the connection."""
 
 
 class ReducerDraining(RetryableError):
@@ -79,7 +79,7 @@ class ReducerDraining(RetryableError):
 
 
 class ResourceExhausted(RetryableError):
-    """A process has no memory, descriptor or thread left, or a reducer takes no more; the message names the limit."""
+    """A process is out of memory, descriptors or threads, or a reducer takes no more; the message names the limit."""
 
     code = 3
 
@@ -103,13 +103,13 @@ class CollectiveTimeout(RetryableError):
 
 
 class WorkersMissing(CollectiveTimeout):
-    """Ranks did not come to the first collective, or not back to it, within `timeout_s`; the message names them."""
+    """Ranks did not reach the first collective, or not return to it, within `timeout_s`; the message names them."""
 
     code = 18
 
 
 class DataCorrupted(RetryableError):
-    """A push or result arrived with another checksum than its content has; it ends the stream, not the job."""
+    """A push or result does not match its checksum; this ends the stream, not the job."""
 
     code = 16
 
@@ -119,11 +119,11 @@ class ProtocolError(ReductionError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This process broke a rule: a bug here."""
+    """This process broke a rule, which is a bug here."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke a rule: a bug there, or version skew."""
+    """The other side broke a rule because of a bug there or version skew."""
 
 
 class MalformedFrame(RemoteProtocolError):
@@ -151,11 +151,11 @@ class CollectiveMismatch(RemoteProtocolError):
 
 
 class JobAborted(ReductionError):
-    """The job cannot go on: restart it from its last checkpoint."""
+    """The job cannot continue; restart it from its last checkpoint."""
 
 
 class StaleInstance(JobAborted):
-    """The job was started again under the same name; messages of its old life are refused."""
+    """The job was restarted under the same name; messages of the old instance are refused."""
 
     code = 11
 
@@ -167,19 +167,19 @@ class WorkerLost(JobAborted):
 
 
 class WorkerFailed(JobAborted):
-    """A rank met an error of its own in the middle of a step; the message names the rank and the cause."""
+    """A rank had an error of its own in the middle of a step; the message names the rank and the cause."""
 
     code = 17
 
 
 class ReplicasDiffer(JobAborted):
-    """The ranks do not have the same weights any more; the message names ranks and the first tensor that differs."""
+    """The ranks no longer have the same weights; the message names ranks and the first tensor that differs."""
 
     code = 19
 
 
 class PeerLeft(JobAborted):
-    """A rank said goodbye while others still had collectives; the message names it."""
+    """A rank left while others still had collectives; the message names it."""
 
     code = 13
 
@@ -217,19 +217,19 @@ _BY_NAME: dict[str, type[ReductionError]] = {
 
 
 def from_name(name: str, message: str) -> ReductionError:
-    """Return an error that a peer named by its class; of a name that is none of ours, a ReductionError."""
+    """Return the error that a peer named by its class, or a ReductionError if the name is unknown."""
     return _BY_NAME.get(name, ReductionError)(printable(message))
 
 
 def code_to_others(error: ReductionError) -> int:
-    """Return the code with which a rank tells the others what ended it.
+    """Return the code that a rank sends to the others for the error that ended it.
 
-    An error of ours without a code is the rank's own; one of no known type came from somewhere else.
+    One of our errors without a code is the rank's own. An error of unknown type came from elsewhere.
     """
     is_own = error.code == ReductionError.code and type(error) is not ReductionError
     return WorkerFailed.code if is_own else error.code
 
 
 def from_code(code: int, message: str) -> ReductionError:
-    """Return the error that a peer reported; a code of a newer version becomes a ReductionError."""
+    """Return the error that a peer reported. A code of a newer version becomes a ReductionError."""
     return _BY_CODE.get(code, ReductionError)(printable(message))

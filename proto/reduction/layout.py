@@ -1,11 +1,11 @@
-"""Cut first, then deal: which bytes are a chunk, and which reducer owns it.
+"""Map bytes to chunks, and chunks to the reducers that own them.
 
-A collective is cut into chunks of equal size. The size depends on nothing but the collective's own
-size and the configuration's `chunk_bytes`. The chunks are then dealt to the reducers in contiguous
-runs, the shards. Losing a reducer changes owners and never a chunk's borders, so results from before
-and after fit together.
+A collective is cut into chunks of equal size. The size depends only on the collective's own size and
+the configuration's `chunk_bytes`. The chunks are then dealt to the reducers in contiguous runs, the
+shards. Losing a reducer changes owners but never a chunk's borders, so results from before and after
+fit together.
 
-Dealing begins at a member that seq and the weights decide, and that changes from collective to
+Dealing begins at a member determined by seq and the weights, which changes from collective to
 collective. So all ranks send chunk 0 to the same member, and an empty collective has just that
 chunk. Two ranks that disagree on size or type always meet there and get an error, and small
 collectives spread over all reducers.
@@ -25,21 +25,21 @@ from reduction.limits import CHARGE_BYTES_MIN, CHUNK_BYTES_MULTIPLE, KIB, MIB
 
 #: A collective smaller than this is cut finer than `chunk_bytes`, into as many chunks as a
 #: collective of this size has. Otherwise it would go to few reducers, whose links would carry
-#: several times their share, and no result would come back while the rest is still on its way.
+#: several times their share, and no result would return while the rest is still in flight.
 SMALL_BYTES = 2 * MIB
-#: A small collective is cut into at least this many chunks if they are large enough, but no chunk
-#: is smaller than `chunk_bytes` by more than this factor: each message costs CPU, and `chunk_bytes`
-#: was chosen to be as large as the links are fast.
+#: A small collective is cut into at least this many chunks if they are large enough. No chunk is
+#: smaller than `chunk_bytes` by more than this factor, because each message costs CPU and
+#: `chunk_bytes` was chosen to suit the speed of the links.
 SMALL_CHUNKS = 4
 #: A small collective is not cut into chunks smaller than this, whatever `chunk_bytes` is.
 SMALL_CHUNK_BYTES_MIN = 16 * KIB
-#: By which part of the circle each collective begins behind the one before it, if weights differ.
+#: Fraction of the circle between the starts of successive collectives, if weights differ.
 _GOLDEN_SECTION = 0.618
 
 
 @lru_cache(maxsize=4096)  # called for every chunk
 def grid_bytes(nbytes: int, chunk_bytes: int) -> int:
-    """Return the chunk size of a collective of `nbytes`: `chunk_bytes`, or less if it is small."""
+    """Return the chunk size of a collective of `nbytes`, which is `chunk_bytes`, or less if it is small."""
     least = max(SMALL_CHUNK_BYTES_MIN, chunk_bytes // SMALL_CHUNKS)
     chunks = max(1, min(nbytes // least, max(SMALL_BYTES // chunk_bytes, SMALL_CHUNKS)))
     units = max(1, -(-nbytes // (chunks * CHUNK_BYTES_MULTIPLE)))
@@ -63,10 +63,10 @@ def chunk_range(chunk: int, numel: int, itemsize: int, chunk_bytes: int) -> tupl
 def deal(chunks: int, weights: tuple[int, ...], seq: int) -> tuple[range, ...]:
     """Return each member's run of chunks, in member order.
 
-    The members are arcs of a circle, as long as their weights. A collective's chunks go round the
-    circle once, from a place that depends on nothing but `seq` and the weights. The first run is
-    that of the member at this place, and never empty. No member gets a whole chunk more than its
-    share of one collective, but for the first, and over many collectives all get their shares.
+    The members are arcs of a circle, each as long as its weight. A collective's chunks go round the
+    circle once, from a place that depends only on `seq` and the weights. The member at this place has
+    the first run, which is never empty. In one collective, only this member may get a whole chunk more
+    than its share. Over many collectives all members get their shares.
     """
     circle = _circle(weights)
     return _deal(chunks, weights, seq * circle.step % circle.borders[-1])
@@ -78,7 +78,7 @@ class _Circle:
 
     #: Where each member's arc begins, and the length of the circle.
     borders: tuple[int, ...]
-    #: How far a collective begins behind the one before it. The steps come to every place.
+    #: Distance between the starts of successive collectives. The steps reach every place.
     step: int
 
 
@@ -88,8 +88,8 @@ def _circle(weights: tuple[int, ...]) -> _Circle:
     borders = (0, *accumulate(weight // divisor for weight in weights))
     length = borders[-1]
     if len(set(weights)) == 1:
-        return _Circle(borders, 1)  # collectives begin at one member after the other
-    # Steps of the golden section keep the places of any few collectives in a row far apart.
+        return _Circle(borders, 1)  # successive collectives begin at successive members
+    # Golden-section steps keep the starting places of a few successive collectives far apart.
     step = round(length * _GOLDEN_SECTION)
     while math.gcd(step, length) > 1:
         step += 1
@@ -102,7 +102,7 @@ def _deal(chunks: int, weights: tuple[int, ...], place: int) -> tuple[range, ...
     length = borders[-1]
     first = bisect_right(borders, place) - 1
     runs = [range(0)] * len(weights)
-    # The first arc is split by the place. It gets both parts as one run, at the beginning.
+    # The place splits the first arc. Its member gets both parts as one run, at the beginning.
     others = [(first + turn) % len(weights) for turn in range(1, len(weights))]
     counts = [
         _rounded_up((borders[member + 1] - place) % length or length, chunks, length)
@@ -123,7 +123,7 @@ def _rounded_up(place: int, chunks: int, length: int) -> int:
 
 
 def charge(nbytes: int) -> int:
-    """Return what a push of `nbytes` payload takes from the credit."""
+    """Return the credit that a push of `nbytes` payload takes."""
     return max(nbytes, CHARGE_BYTES_MIN)
 
 

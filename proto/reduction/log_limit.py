@@ -1,8 +1,8 @@
-"""Keeps a log readable, and its disk free, whatever peers do: the one limiter of lines that peers can cause.
+"""Limit the log lines that peers can cause, so that a log stays readable and its disk free whatever they do.
 
-A line has a kind, which our code names, and a peer, as the kernel or our own configuration calls it. Nothing that a
-peer chose is part of that, so nobody makes lines by calling himself something else. Of each kind and peer, BURST
-lines are written at once, and then one in REPEAT_S. What is left out is counted, and the count is such a line.
+A line has a kind, which our code names, and a peer, as the kernel or our own configuration calls it. A peer chooses
+neither, so it cannot cause more lines by renaming itself. For each kind and peer, BURST lines are written
+immediately, and then one per REPEAT_S. Suppressed lines are counted, and the count is logged the same way.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 #: After a burst, a kind of line is written once in this time for each peer, in seconds.
 REPEAT_S = 30.0
-#: How many lines of a kind and peer may come at once.
+#: Number of lines of one kind and peer in a burst.
 BURST = 3
-#: Pairs of kind and peer that are remembered. Peers beyond that share one, of each kind.
+#: Pairs of kind and peer that are remembered. Further peers share one pair per kind.
 KEYS_MAX = 1024
-#: How often counts are looked at, in seconds.
+#: How often counts are checked, in seconds.
 _LOOK_S = 1.0
 
 _Key = tuple[logging.Logger, int, str, str]
@@ -28,12 +28,12 @@ _Key = tuple[logging.Logger, int, str, str]
 @dataclass(slots=True)
 class _Said:
     burst: int
-    #: When a whole burst would be free again.
+    #: Time at which a whole burst is available again.
     free_at: float
     left_out: int = 0
 
     def takes(self, now: float) -> bool:
-        """Whether one more line may be written. If so, it counts as written."""
+        """Return whether one more line may be written. If so, it counts as written."""
         if self.free_at - now > (self.burst - 1) * REPEAT_S:
             return False
         self.free_at = max(self.free_at, now) + REPEAT_S
@@ -41,10 +41,10 @@ class _Said:
 
 
 class Repeats:
-    """Writes lines that peers can cause. Any thread.
+    """Writer of lines that peers can cause. Use it from any thread.
 
     Args:
-        clock: shows seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,14 +67,14 @@ class Repeats:
         """Write a line, or count it.
 
         Args:
-            logger: for the line, and for the count.
-            level: of both.
+            logger: for the line and for the count.
+            level: for the line and for the count.
             kind: of the line, in our words only.
-            peer: as the kernel or our own configuration calls it; "" for one that is not known.
-            text: with places for `args`.
-            args: may be what a peer wrote.
-            burst: how many lines of this kind may come at once.
-            error: whose traceback the line has.
+            peer: as the kernel or our own configuration calls it; "" if it is unknown.
+            text: has placeholders for `args`.
+            args: may contain a peer's words.
+            burst: number of lines of this kind in a burst.
+            error: its traceback is added to the line.
         """
         self.expire()
         with self._lock:
@@ -88,7 +88,7 @@ class Repeats:
         logger.log(level, text, *args, exc_info=error, stacklevel=2)
 
     def expire(self) -> None:
-        """Write the counts for which it is time. The caller does this now and then."""
+        """Write the counts that are due. Call this regularly."""
         now = self._clock()
         if now - self._looked_at < _LOOK_S:
             return
@@ -116,5 +116,5 @@ def _sum_up(counts: Iterable[tuple[_Key, int]]) -> None:
         logger.log(level, "left out kind=%s peer=%s times=%d", kind, peer or "?", times)
 
 
-#: That of this process.
+#: The limiter of this process.
 LINES = Repeats()

@@ -1,8 +1,8 @@
-"""Names of rails. In hierarchical mode a job runs as several jobs, one per local rank of its nodes: its rails.
+"""Names of rails. In hierarchical mode a job runs as several jobs, its rails, one per local rank of its nodes.
 
-Rail i of job NAME is a job of its own, `NAME@i`, whose ranks are the nodes. To a reducer it is a job
-like any other; only tokens take into account that it belongs to NAME. A worker accepts no job name
-that looks like a rail's, so that no other job can have the name of a rail.
+Rail i of job NAME is a separate job, `NAME@i`, whose ranks are the nodes. A reducer treats it like any
+other job; only tokens take into account that it belongs to NAME. Workers reject job names that look
+like a rail's, so that no other job can have the name of a rail.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 
 from reduction.limits import WORLD_SIZE_MAX
 
-#: Bytes of the longest ending that makes a rail's name of a job's.
+#: Bytes of the longest suffix that turns a job's name into a rail's.
 SUFFIX_BYTES_MAX = len(f"@{WORLD_SIZE_MAX - 1}")
-# This matches only what `rail_name` writes, without leading zeros: each rail of a job has one name.
+# This matches only names written by `rail_name`, without leading zeros, so each rail of a job has one name.
 _RAIL = re.compile(r"(.+)@(0|[1-9][0-9]{0,3})", re.DOTALL)
 
 
@@ -23,7 +23,7 @@ def rail_name(job: str, local_rank: int) -> str:
 
 
 def is_rail(name: str) -> bool:
-    """Whether a job of this name is a rail."""
+    """Return whether a job of this name is a rail."""
     return _RAIL.fullmatch(name) is not None
 
 

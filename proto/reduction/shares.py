@@ -1,13 +1,13 @@
-"""How much of every collective each reducer should own, so that all links of a job finish together.
+"""The share of every collective that each reducer should own, so that all links of a job finish together.
 
-Machine i has g_i of the n ranks, and a link that carries b_i bytes per second each way. The reducers
-on it own the part y_i of every collective of M bytes. What crosses its link, each way, is what its
-ranks push to other machines, and the results that its reducers send to other machines' ranks:
+Machine i has g_i of the n ranks, and a link that carries b_i bytes per second each way. Its reducers
+own the part y_i of every collective of M bytes. Each way, its link carries the pushes of its ranks to
+other machines, and the results that its reducers send to other machines' ranks:
 
     g_i (1 - y_i) M + (n - g_i) y_i M = (g_i + (n - 2 g_i) y_i) M
 
-Results and pushes in the other direction are as many bytes. The shares add up to 1, so the time t is
-the smallest one for which no link takes longer:
+Results and pushes in the other direction are as many bytes. The shares add up to 1, so t is the
+smallest time for which no link takes longer:
 
     g_i + (n - 2 g_i) y_i <= t b_i / M      for all i
 
@@ -16,9 +16,9 @@ on each of n machines, k remote reducers, and equal links of B this is
 
     t = max(1, 2 n (n - 1) / (n^2 + k n - 2 k)) M / B
 
-It is a ring's time without reducers, 2 (n - 1) / n M / B, and M / B with k = n. No schedule that
-adds each element along a tree, and spreads it along a tree, is faster: Jiang et al., "A Unified
-Architecture for Accelerating Distributed DNN Training" (BytePS), OSDI 2020, Theorem 1.
+Without reducers this is a ring's time, 2 (n - 1) / n M / B, and with k = n it is M / B. No schedule
+that adds and spreads each element along a tree is faster: Jiang et al., "A Unified Architecture for
+Accelerating Distributed DNN Training" (BytePS), OSDI 2020, Theorem 1.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _NOTHING = 1e-9
 class Machine:
     """A machine of a job."""
 
-    #: How many ranks run on it.
+    #: Number of ranks on the machine.
     ranks: int
-    #: How many reducer processes run on it.
+    #: Number of reducer processes on the machine.
     reducers: int
-    #: Bytes per second that its link carries each way; in any unit, the same for all machines.
+    #: Bytes per second that its link carries each way, in any unit that is the same for all machines.
     rate: float = 1.0
 
     @property
     def is_remote(self) -> bool:
-        """Whether it has reducers and no ranks."""
+        """Whether the machine has reducers and no ranks."""
         return self.reducers > 0 and self.ranks == 0
 
     @property
     def is_colocated(self) -> bool:
-        """Whether it has both."""
+        """Whether the machine has both reducers and ranks."""
         return self.reducers > 0 and self.ranks > 0
 
 
@@ -65,8 +65,8 @@ class Split:
 def ring_time(machines: Sequence[Machine]) -> float:
     """Return the time that a ring takes for one byte of a tensor, in the unit of 1 / rate.
 
-    Every machine with ranks sends 2 (n - 1) / n bytes for it, and the slowest one decides. One
-    machine alone needs no link.
+    Every machine with ranks sends 2 (n - 1) / n bytes for it, and the slowest one decides. A single
+    machine needs no link.
     """
     workers = [machine for machine in machines if machine.ranks]
     ranks = sum(machine.ranks for machine in workers)
@@ -74,17 +74,17 @@ def ring_time(machines: Sequence[Machine]) -> float:
 
 
 def split(machines: Sequence[Machine]) -> Split:
-    """Return the split with which a collective takes the shortest time.
+    """Return the split that minimises the time of a collective.
 
     Args:
-        machines: of the job; at least one has ranks, and at least one has reducers.
+        machines: machines of the job; at least one has ranks, and at least one has reducers.
     """
     ranks = sum(machine.ranks for machine in machines)
     for machine in machines:
         if machine.reducers and 2 * machine.ranks > ranks:
-            # Every byte more that is reduced here is one less on every link.
+            # Each additional byte that is reduced here is one less on every link.
             return _split(machines, [float(other is machine) for other in machines])
-    # Half of all ranks push as much as the other half takes, whatever the machine's reducers own.
+    # If a machine has half of all ranks, its link carries the same whatever its reducers own.
     halves = [float(machine.reducers > 0 and 2 * machine.ranks == ranks) for machine in machines]
     reducing = [machine for machine in machines if machine.reducers]
     time = max(machine.ranks / machine.rate for machine in machines)
@@ -93,7 +93,7 @@ def split(machines: Sequence[Machine]) -> Split:
         per_time = sum(machine.rate / (ranks - 2 * machine.ranks) for machine in reducing)
         without_time = sum(machine.ranks / (ranks - 2 * machine.ranks) for machine in reducing)
         time = max(time, (1 + without_time) / per_time)
-    # Remote reducers come first: what they own costs the machines with ranks nothing.
+    # Remote reducers come first, because their shares cost the machines with ranks nothing.
     remote = [time * machine.rate / ranks * machine.is_remote for machine in machines]
     if any(halves):
         colocated = halves

@@ -1,4 +1,4 @@
-"""Whether an error says that this process, or its host, has run out of something; then nobody else is at fault."""
+"""Recognise errors that mean this process or its host has run out of a resource."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 
 from reduction.errors import LocalProtocolError, ReductionError, ResourceExhausted
 
-#: By the error's number: the limit of this process that may be the cause, and what to raise.
+#: For each error number, the limit of this process that may be the cause, and the remedy.
 _CAUSES: dict[int, tuple[int | None, str]] = {
     errno.EMFILE: (resource.RLIMIT_NOFILE, "ulimit -n"),
     errno.ENFILE: (None, "sysctl fs.file-max"),
@@ -19,14 +19,15 @@ _CAUSES: dict[int, tuple[int | None, str]] = {
     errno.EFBIG: (resource.RLIMIT_FSIZE, "ulimit -f"),
     errno.ENOSPC: (None, "the memory of the container or the size of the file system"),
 }
-#: Descriptors that shared memory leaves free: there can be connections without it, but none without descriptors.
+#: Descriptors that shared memory leaves free, because connections need them and can do without shared memory.
 DESCRIPTORS_SPARE = 16
-#: In a RuntimeError of torch's allocators; https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp
+#: Texts in a RuntimeError of torch's allocators;
+#: https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp
 _NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
 
 def shortage(error: BaseException) -> str:
-    """Return what is used up, its limit and what to raise, for people; empty if the error says no such thing."""
+    """Return the exhausted resource, its limit and the remedy, for people; empty if the error is not a shortage."""
     number = _number(error)
     if number not in _CAUSES:
         return ""
@@ -37,22 +38,22 @@ def shortage(error: BaseException) -> str:
 
 
 def check_spare(descriptor: int) -> None:
-    """Return if a new descriptor, of something that can be done without, leaves enough for what cannot.
+    """Check that a new descriptor for an optional purpose leaves enough descriptors for connections.
 
     Raises:
         OSError: it does not, with EMFILE.
     """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # All lower numbers are taken, because the system gives the lowest that is free (open(2)).
+    # All lower numbers are taken, because the system returns the lowest free one (open(2)).
     if soft != resource.RLIM_INFINITY and descriptor >= soft - DESCRIPTORS_SPARE:
         raise OSError(errno.EMFILE, f"the last {DESCRIPTORS_SPARE} descriptors of {soft} are for connections")
 
 
 def failure_of(what: str, error: Exception) -> ReductionError:
-    """Return the error that ends a job here: ResourceExhausted for a shortage, otherwise a bug of this process.
+    """Return the error that ends a job here: ResourceExhausted for a shortage, else LocalProtocolError, a bug here.
 
     Args:
-        what: could not be done.
+        what: the action that failed.
         error: the cause.
     """
     if isinstance(error, ReductionError):

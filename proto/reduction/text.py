@@ -1,4 +1,4 @@
-"""Texts for people: what peers wrote, as it may stand in a log or on a terminal, and counted nouns."""
+"""Texts for people: peers' texts made safe for logs and terminals, and counted nouns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""Return a string on one line, with an escape such as \x1b in place of each character that cannot be printed.
+    r"""Return a string on one line, with an escape such as \x1b in place of each unprintable character.
 
-    These are control characters, line breaks, what turns the direction of writing, and lone surrogates.
+    These are control characters, line breaks, characters that change the text direction, and lone surrogates.
     """
     if text.isprintable():
         return text
@@ -19,16 +19,16 @@ def printable(text: str) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "s") -> str:
-    """Return such as `1 rank` or `2 ranks`; `plural` is the ending of the noun in the plural."""
+    """Return a counted noun such as `1 rank` or `2 ranks`; `plural` is the plural ending."""
     return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def load_json(data: str | bytes) -> Any:
-    """Return what a peer wrote as JSON, its strings printable.
+    """Return a peer's JSON with all strings made printable.
 
     Raises:
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
+        ValueError: `data` is not JSON.
+        RecursionError: `data` is nested too deeply.
     """
     return _cleaned(json.loads(data))
 

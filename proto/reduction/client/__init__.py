@@ -1,1 +1,1 @@
-"""A reducer as others reach it, over both planes: what ranks dial, and `reducer doctor`."""
+"""Client side of a reducer on both planes, used by ranks and by `reducer doctor`."""

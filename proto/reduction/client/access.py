@@ -1,4 +1,4 @@
-"""What is shown to reducers: a certificate, and a token."""
+"""Credentials presented to reducers: a certificate and a token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reduction.security.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Certificate and token of one communicator, read once. Not to be pickled: it holds the token."""
+    """Certificate and token of one communicator, read once. Do not pickle it, because it holds the token."""
 
     #: None connects without TLS.
     tls: TlsFiles | None = None
     credentials: grpc.ChannelCredentials | None = field(default=None, repr=False)
-    #: The same, for connections to data ports.
+    #: TLS settings for connections to data ports.
     tls_context: ssl.SSLContext | None = field(default=None, repr=False)
-    #: Sent with each Session call; holds the token.
+    #: Sent with each Session call. It holds the token.
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
@@ -29,10 +29,10 @@ OPEN = Access()
 
 
 def with_certificates(tls: TlsFiles | None, metadata: tuple[tuple[str, str], ...]) -> Access:
-    """Return the certificates of these files, if there are any, and what is sent with each call. It may block.
+    """Return the access with the certificates in these files, if any, and the metadata of each call. May block.
 
     Raises:
-        ConfigError: a file cannot be used, or our certificate is out of date.
+        ConfigError: a file cannot be used, or our certificate has expired or is not valid yet.
     """
     if tls is None:
         return Access(metadata=metadata)

@@ -28,25 +28,24 @@ METHOD = f"/{pb.DESCRIPTOR.services_by_name['Reduction'].full_name}/Session"
 OPTIONS = [
     ("grpc.max_receive_message_length", limits.FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
-    # A host that is silent, or a cut link, is noticed after 10 s. This also sets TCP_USER_TIMEOUT.
+    # Detects a silent host or a cut link after 10 s. This also sets TCP_USER_TIMEOUT.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # The limit for the answer of a reducer's process; 60 s unless set (a stopped reducer took 61 s
-    # to notice).
+    # Timeout for the reducer process to answer a ping. With the default of 60 s, a stopped reducer
+    # was noticed after 61 s.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The core decides when to dial; gRPC's own back-off would grow to 120 s.
+    # The core decides when to dial. gRPC's own back-off would grow to 120 s.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # also the time that a connection may take
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # also the connect timeout
     ("grpc.max_reconnect_backoff_ms", 200),
-    # A restarted container has another address; gRPC would ask for it again after 30 s at the
-    # earliest.
+    # A restarted container has a new address. By default gRPC would not resolve it again for 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
-    # One connection per endpoint, so that a failed one is never shared with another job's.
+    # One connection per endpoint, so that jobs never share a failed connection.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
-    # http_proxy and the like are for the web: reducers are in this network, and the TCP plane knows
-    # no proxy either.
+    # http_proxy and the like are for the web. Reducers are on this network, and the TCP plane does
+    # not support proxies either.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -54,7 +53,7 @@ _REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 class GrpcEndpoint:
-    """A remote reducer at HOST:PORT, which is shown `access`. All methods are for the loop's thread."""
+    """A remote reducer at HOST:PORT, reached with the credentials `access`. Call all methods on the loop's thread."""
 
     def __init__(self, address: str, access: Access = OPEN) -> None:
         self.address = address
@@ -67,7 +66,7 @@ class GrpcEndpoint:
         return GrpcStream(method(metadata=self.access.metadata), sink, self)
 
     def channel(self) -> grpc.aio.Channel:
-        """Return the connection; made by the first call."""
+        """Return the connection, which the first call creates."""
         if self._channel is None:
             credentials = self.access.credentials
             self._channel = (
@@ -78,12 +77,12 @@ class GrpcEndpoint:
         return self._channel
 
     async def reason(self, code: grpc.StatusCode, details: str | None, *, is_silent: bool) -> ReductionError:
-        """Return why a call has failed, as an error of ours.
+        """Return one of our errors that explains why a call failed.
 
         Args:
-            code: of the call.
-            details: of the call.
-            is_silent: whether nothing was heard from the reducer, so that it may be TLS that has failed.
+            code: status code of the call.
+            details: status details of the call.
+            is_silent: whether nothing was received from the reducer, so that TLS may have failed.
         """
         details = printable(details or "")
         if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -92,8 +91,8 @@ class GrpcEndpoint:
             return ReducerUnavailable(f"{self.address}: {known}")
         words, is_dial = shorter(details)
         text = f"{self.address}: {words}" if is_dial else f"{self.address}: {code.name}: {details}"
-        # gRPC gives the reason of a connection that failed as text only, in the words of
-        # strerror(3). Words that are not found cost the grace that any lost stream has
+        # gRPC reports why a connection failed only as text, in the words of strerror(3). If the text
+        # is not recognised, the reducer only gets the grace period of any lost stream
         # (worker_plugin/core/membership/judge.py).
         if details.endswith(_REFUSED):
             return ReducerAbsent(text)
@@ -110,9 +109,9 @@ class GrpcEndpoint:
 
 
 async def peers_of(address: str) -> set[Address]:
-    """Return what gRPC's sockets to HOST:PORT may be connected to; nothing if the host has no address."""
+    """Return the peer addresses that gRPC's sockets to HOST:PORT may have; empty if the host has no address."""
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, ValueError):  # a member's address may be no HOST:PORT
+    with contextlib.suppress(OSError, ValueError):  # a member's address may not be HOST:PORT
         answers = await asyncio.wrap_future(look_up(host.strip("[]"), int(port)))
         return {(str(answer[4][0]), int(port)) for answer in answers}
     return set()
@@ -134,39 +133,39 @@ class GrpcStream:
         self._reader = asyncio.create_task(self._read())
 
     def send(self, frame: WorkerFrame) -> None:
-        """Queue a frame; it is encoded, and its payload copied, when gRPC takes it."""
+        """Queue a frame, which is encoded, and its payload copied, when gRPC takes it."""
         if not self._is_closing:
             self._frames.append(frame)
             self._changed.set()
 
     def close(self) -> None:
-        """End the stream after what is queued."""
+        """End the stream after the queued frames."""
         self._is_closing = True
         self._changed.set()
 
     def divert(self) -> None:
-        """Do nothing: gRPC receives into memory of its own, never into the sink's."""
+        """Do nothing, because gRPC never receives into the sink's memory."""
 
-    # It has no connection of its own. `fork` finds gRPC's sockets by their addresses.
+    # A gRPC stream has no connection of its own. `fork` finds gRPC's sockets by their addresses.
     sent = None
     descriptor = -1
     plane = ""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Do nothing: it has no connection of its own; see `Links.pace`."""
+        """Do nothing, because the stream has no connection of its own; see `Links.pace`."""
 
     def cancel(self) -> None:
-        """End the stream at once."""
+        """End the stream immediately."""
         if self._call is not None:
             self._call.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until `on_closed` was called."""
+        """Wait until `on_closed` has been called."""
         await asyncio.wait((self._reader,))
 
     def _forget_writer(self, task: asyncio.Task[None]) -> None:
-        # A cancelled task keeps its traceback, whose frames keep call and stream: a cycle that
-        # would hold the connection until the garbage collector comes.
+        # A cancelled task keeps its traceback, whose frames keep the call and the stream alive. That
+        # cycle would hold the connection until the garbage collector runs.
         self._writer = None
 
     async def _write(self) -> None:
@@ -204,9 +203,9 @@ class GrpcStream:
             if self._writer is not None:
                 self._writer.cancel()
             self._call.cancel()
-            self._call = None  # so that the connection is freed even if somebody keeps this stream
+            self._call = None  # frees the connection even if a reference to this stream remains
             sink = self._sink
-            del self._sink  # breaks a cycle, which would keep all that was received
+            del self._sink  # breaks a cycle that would keep all received data alive
             sink.on_closed(error)
 
     async def _reason(self, code: grpc.StatusCode, details: str | None) -> ReductionError:

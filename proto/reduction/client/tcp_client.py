@@ -2,18 +2,18 @@
 
     joining   Join is sent on gRPC; all later frames wait for the Welcome
     dialling  the Welcome offered a port: connect, show the key, wait for the answer, confirm it
-    on gRPC   no port was offered, or it did not answer in time: frames go over gRPC. The port is
+    on gRPC   no port was offered, or it did not answer in time, so frames go over gRPC. The port is
               dialled again from time to time, and the stream moves as soon as it answers
-    on TCP    sending: Moved is the last frame on gRPC, all others go over the connection;
-              receiving: first what still comes on gRPC, up to Moved, then the connection
+    on TCP    sending: Moved is the last frame on gRPC, and all others go over the connection;
+              receiving: first the remaining gRPC frames up to Moved, then the connection
 
 The gRPC call stays open after the move, so that both planes notice lost peers in the same way.
 
-With TLS the connection speaks it too, with the certificate of the call; never without.
+If the call uses TLS, the connection always does too, with the same certificate.
 
-A reducer on this host is found at a UNIX socket instead of the port, unless TLS is on. Then payloads
-stay where they are: each side reads them in the memory of the other (reduction/transports/shared).
-This side copies a result as soon as it arrives, and counts it, in memory that the reducer reads.
+A reducer on this host is reached at a UNIX socket instead of the port, unless TLS is on. Payloads are
+then not copied: each side reads them in the memory of the other (reduction/transports/shared).
+This side copies a result as soon as it arrives, and counts it in memory that the reducer reads.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from reduction.transports.shared import OwnMemory, Sharing, is_possible
 
 log = logging.getLogger(__name__)
 
-#: How long connecting to the data port may take, greeting included, in seconds.
+#: Timeout for connecting to the data port, including the handshake, in seconds.
 DIAL_S = 3.0
 #: Pauses before the data port is dialled again, in seconds; the last one repeats.
 REDIAL_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-#: How long one half of a stream may outlive the other, in seconds. Well below the grace that a rank has to dial again
-#: (worker_plugin/core/membership/judge.py); a reason for the end that comes later than this is told at the next Join
-#: as well.
+#: How long one half of a stream may outlive the other, in seconds. It is well below the grace period that a rank has
+#: to dial again (worker_plugin/core/membership/judge.py). If the reducer's reason arrives later than this, the next
+#: Join reports it as well.
 LINGER_S = 0.3
 _COUNTER_BYTES = 8
 
 
 class TcpEndpoint:
-    """A remote reducer at HOST:PORT whose streams move to its data port. All calls on the loop's thread.
+    """A remote reducer at HOST:PORT whose streams move to its data port. Make all calls on the loop's thread.
 
     Args:
-        address: of the gRPC plane, HOST:PORT.
+        address: HOST:PORT of the gRPC plane.
         is_required: whether a stream that cannot move ends with an error; otherwise it stays on
             gRPC.
-        access: what is shown to the reducer.
-        memory: where contributions lie; None if nothing is to be shared with reducers on this host.
+        access: credentials for the reducer.
+        memory: holds the contributions; None shares nothing with reducers on this host.
     """
 
     def __init__(
         self, address: str, *, is_required: bool, access: Access = OPEN, memory: OwnMemory | None = None
     ) -> None:
         self.address = address
-        #: None if nothing is shared, or cannot be any more. With TLS what leaves this process is encrypted.
+        #: None if nothing is shared, or no longer can be. With TLS all data that leaves this process is encrypted.
         self.memory = memory if is_possible() and not is_required and access.tls is None else None
         #: None without TLS.
         self.tls_context = access.tls_context
         self.is_required = is_required
-        #: Why the data port did not answer last time; empty if it did. If not, new streams do not wait for it.
+        #: Why the data port did not answer last time; empty if it did. If it did not, new streams do not wait for it.
         self.why_not_tcp = ""
         self._grpc = GrpcEndpoint(address, access)
 
@@ -90,8 +90,7 @@ class TcpStream:
         self._endpoint = endpoint
         self._sink = sink
         self._loop = asyncio.get_running_loop()
-        #: Frames that wait, from the Join until it is known which plane they go over; None when it
-        #: is known.
+        #: Frames queued after the Join until the plane is known; None once it is known.
         self._waiting: list[WorkerFrame] | None = None
         self._has_joined = False
         self._dialling: asyncio.Task[None] | None = None
@@ -99,7 +98,7 @@ class TcpStream:
         #: The UNIX socket of a reducer on this host; empty for others.
         self._local_socket = ""
         self._sharing: Sharing | None = None
-        #: How many results this side has copied: one number, which the reducer reads.
+        #: Number of results that this side has copied. The reducer reads it.
         self._copied: memoryview | None = None
         self._error: ReductionError | None = None
         self._has_moved = False
@@ -113,7 +112,7 @@ class TcpStream:
     # ---- from the client ----
 
     def send(self, frame: WorkerFrame) -> None:
-        """Send a frame; a push's payload goes out from where it is."""
+        """Send a frame. The payload of a push is sent without a copy."""
         if self._is_closing:
             return
         if self._waiting is not None:
@@ -138,9 +137,9 @@ class TcpStream:
             self._connection.send(tcp.control_header(data), data)
 
     def close(self) -> None:
-        """End the stream after what was sent; the sink is asked for no destination any more."""
+        """End the stream after the frames sent so far. The sink is no longer asked for destinations."""
         self._is_closing = True
-        if self._waiting is None:  # otherwise `_go_on` ends it, after the frames that wait
+        if self._waiting is None:  # otherwise `_go_on` ends it, after the queued frames
             self._stop_dialling()
             self._go_on()
 
@@ -149,11 +148,11 @@ class TcpStream:
             self._dialling.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until `on_closed` was called."""
+        """Wait until `on_closed` has been called."""
         await self._closed.wait()
 
     def divert(self) -> None:
-        """Receive the rest of a payload that is under way elsewhere than in memory of the sink."""
+        """Receive the rest of a payload that is in flight into memory other than the sink's."""
         if self._connection is not None:
             self._connection.divert()
 
@@ -169,7 +168,7 @@ class TcpStream:
 
     @property
     def descriptor(self) -> int:
-        """The connection's, -1 if there is none; for `fork`."""
+        """Descriptor of the connection for `fork`, or -1 if there is no connection."""
         return -1 if self._connection is None else self._connection.fileno()
 
     @property
@@ -197,7 +196,7 @@ class TcpStream:
             self._sink.on_frame(frame)
 
     def on_closed(self, error: ReductionError | None) -> None:
-        """Note that the call has ended. Frames that the connection still has, an Abort perhaps, are received."""
+        """Note that the call has ended. Frames still on the connection, perhaps an Abort, are received."""
         self._call_ended = True
         self._error = self._error or error
         self._stop_dialling()
@@ -229,7 +228,7 @@ class TcpStream:
         self._go_on()
 
     async def _dial(self, port: int, key: bytes) -> None:
-        """Move to the data port as soon as it answers; after the first failure the stream goes on over gRPC."""
+        """Move to the data port as soon as it answers. After the first failure the stream continues over gRPC."""
         endpoint = self._endpoint
         for pause_s in itertools.chain(REDIAL_S, itertools.repeat(REDIAL_S[-1])):
             reason = await self._try_to_move(port, key)
@@ -260,7 +259,7 @@ class TcpStream:
         try:
             async with asyncio.timeout(DIAL_S):
                 sock = await self._connect_locally(key) or await self._connect(host, port, key)
-        # TimeoutError and ssl.SSLError are OSErrors. A host that cannot be a name raises ValueError.
+        # TimeoutError and ssl.SSLError are OSErrors. An invalid host name raises ValueError.
         except (OSError, ValueError, MalformedFrame) as error:
             return str(error) or f"no answer within {DIAL_S:g} s"
         self._call.send(Moved())
@@ -272,7 +271,7 @@ class TcpStream:
         return None
 
     async def _connect(self, host: str, port: int, key: bytes) -> socket.socket | tcp.TlsSocket:
-        """Return a connection that was greeted; of several addresses of the host, to the first that answers."""
+        """Return a connection after its handshake, to the first of the host's addresses that answers."""
         failure = OSError(f"{host} has no address")
         for family, _, _, _, address in await asyncio.wrap_future(look_up(host, port)):
             try:
@@ -282,7 +281,7 @@ class TcpStream:
         raise failure
 
     async def _connect_locally(self, key: bytes) -> socket.socket | tcp.TlsSocket | None:
-        """Return a connection to a reducer on this host, or None: it is not on this host, or does not answer there."""
+        """Return a connection to a reducer on this host, or None if it is on another host or does not answer there."""
         if not self._local_socket:
             return None
         try:
@@ -316,7 +315,7 @@ class TcpStream:
     async def _greet(
         self, sock: socket.socket, address: tuple[Any, ...] | str, key: bytes, host: str = ""
     ) -> socket.socket | tcp.TlsSocket:
-        """Connect, show the key, and confirm the answer; `host` must be in the certificate, if TLS is on."""
+        """Connect, show the key, and confirm the answer. With TLS, `host` must be in the certificate."""
         channel: socket.socket | tcp.TlsSocket = sock
         try:
             tcp.prepare(sock)
@@ -335,7 +334,7 @@ class TcpStream:
         return channel
 
     def _go_on(self) -> None:
-        """Send the frames that waited to know their plane, and end the stream if `close` was called."""
+        """Send the frames that waited for their plane to be known, and end the stream if `close` was called."""
         waiting, self._waiting = self._waiting or (), None
         for frame in waiting:
             self._send(frame)
@@ -380,7 +379,7 @@ class TcpStream:
             self._sink.on_frame(wire.reducer_frame_from_wire(tcp.control_frame(header, payload)))
 
     def _copy(self, header: tcp.Header, lent: memoryview) -> memoryview:
-        """Return a result in memory of this process, and count it: the reducer may then write there again."""
+        """Copy a result into this process, and count it. The reducer may then overwrite its own copy."""
         if self._copied is None:
             raise MalformedFrame("a shared result, although no counter was offered")
         memory = self._memory_for_result(header, lent.nbytes)
@@ -391,7 +390,7 @@ class TcpStream:
     def on_end(self, error: Exception | None) -> None:
         """See `tcp.Handler`."""
         if isinstance(error, tcp.CannotShare):
-            self._endpoint.memory = None  # the next stream comes by TCP
+            self._endpoint.memory = None  # the next stream uses TCP
             self._note_unshared(str(error))
         if isinstance(error, ReductionError):
             self._error = self._error or error
@@ -408,7 +407,7 @@ class TcpStream:
         self._end_call()
 
     def _end_call(self) -> None:
-        """End the call, but receive for LINGER_S what still comes: it may be the reducer's reason, an Abort."""
+        """End the call, but keep receiving for LINGER_S: the reducer may still send its reason, an Abort."""
         self._call.close()
         self._timer = self._loop.call_later(LINGER_S, self._call.cancel)
 
@@ -416,7 +415,7 @@ class TcpStream:
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        # So that they are freed even if somebody keeps this stream.
+        # Free them even if a reference to this stream remains.
         self._connection = self._sharing = self._copied = None
         self._sink.on_closed(self._error)
         self._closed.set()

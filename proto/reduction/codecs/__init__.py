@@ -1,4 +1,4 @@
-"""The codec of each wire dtype. There is one file per kind; `interface.py` defines what a codec can do."""
+"""The codec of each wire dtype. There is one file per kind; `interface.py` defines the interface of codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AVG: the sum of all contributions, divided once by their number, before it is rounded to the wire dtype."""
+"""AVG: divide the sum of all contributions by their number once, before it is rounded to the wire dtype."""
 
 from __future__ import annotations
 

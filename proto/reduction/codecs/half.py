@@ -1,10 +1,10 @@
 """bfloat16 and float16: added in float32, rounded once.
 
-bfloat16 is the upper half of a float32, so numpy needs no dtype for it: widening is a shift, which is
-exact, and rounding is to nearest, ties to even, as in torch. float16 is a dtype of numpy, but numpy
-converts one element at a time. Operations on the bits of whole arrays give the same results sooner. Work
-is done in batches that stay in the cache. Without torch a reducer starts in a tenth of the time, and fits
-on a small machine.
+bfloat16 is the upper half of a float32, so numpy needs no dtype for it. Widening is a shift, which is
+exact. Rounding is to nearest, ties to even, as in torch. float16 is a dtype of numpy, but numpy converts
+one element at a time. Operations on the bits of whole arrays give the same results faster. Work is done in
+batches that stay in the cache. Without torch a reducer starts in a tenth of the time, and fits on a small
+machine.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from reduction.codecs.interface import Array, Codec, Payload
 from reduction.codecs.plain import UFUNCS
 from reduction.model import ReduceOp
 
-#: Elements that are worked on at a time: a float32 array of them stays in the cache of a core, and
-#: what numpy needs to start each operation is little beside the work.
+#: Elements per batch. A float32 array of this size stays in the cache of a core, and numpy's overhead
+#: per operation is small compared with the work.
 BATCH_ELEMENTS = 1 << 16
 _BFLOAT16_NAN = 0x7FC0
-#: 65520 as float32 bits: the least magnitude that rounds to infinity.
+#: 65520 as float32 bits, the smallest magnitude that rounds to infinity.
 _FLOAT16_OVERFLOW = 0x477FF000
 
 
 def _operand(number: int) -> NDArray[np.uint32]:
-    """Return an array: numpy would convert a Python number again for each operation, which takes 0.25 us."""
+    """Return a number as an array, because numpy needs 0.25 us per operation to convert a Python number."""
     return np.array(number, np.uint32)
 
 
@@ -37,7 +37,7 @@ _BELOW_HALF = _operand(0x7FFF)
 _MAGNITUDE = _operand(0x7FFFFFFF)
 _EXPONENT = _operand(0x7F800000)
 _SIGN_OF_16 = _operand(0x8000)
-#: Where a float32 has its sign, and what fits of a float16's exponent and mantissa.
+#: Mask of a float32's sign bit and of the bits that hold a float16's exponent and mantissa.
 _FLOAT16_FIELDS = _operand(0x8FFFE000)
 _FLOAT16_SCALE = np.array(2.0**112, np.float32)
 #: The exponents of the smallest and the largest normal float16, as float32 bits: 2**-14 and 2**15.
@@ -102,14 +102,14 @@ class Float16Codec(_HalfCodec):
 def widen(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
     """Convert bfloat16 bit patterns to float32."""
     bits = out.view(np.uint32)
-    bits[:] = values  # a shift that converts as well takes longer than both
+    bits[:] = values  # a shift that also converts takes longer than both steps
     np.left_shift(bits, _16, out=bits)
 
 
 def round_to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
     """Round float32 to bfloat16 bit patterns, to nearest, ties to even.
 
-    This adds 0x7fff plus the lowest bit that is kept, and then cuts the lower half off.
+    Add 0x7fff plus the lowest bit that is kept, and then drop the lower half.
     """
     bits = values.view(np.uint32)
     scratch = np.empty(min(BATCH_ELEMENTS, len(bits)), np.uint32)
@@ -131,10 +131,10 @@ def round_to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> N
 def _widen_float16(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
     """Convert float16 bit patterns to float32.
 
-    Exponent and mantissa, shifted to where a float32 has them, are the value times 2**-112, since the
-    exponents' biases are 15 and 127. That holds for subnormals as well, and the product is exact, though some
+    Exponent and mantissa, shifted to their place in a float32, are the value times 2**-112, since the
+    exponents' biases are 15 and 127. That also holds for subnormals, and the product is exact, though some
     CPUs take longer to multiply subnormals. The method is Fabian Giesen's `half_to_float_fast5`
-    (https://gist.github.com/rygorous/2144712). It does not hold for infinities and NaNs, so numpy converts
+    (https://gist.github.com/rygorous/2144712). It does not work for infinities and NaNs, so numpy converts
     batches that have any.
     """
     signed = values.view("<i2")
@@ -144,7 +144,7 @@ def _widen_float16(values: NDArray[np.uint16], out: NDArray[np.float32]) -> None
     bits = out.view(np.uint32)
     bits[:] = signed
     np.left_shift(bits, _13, out=bits)
-    np.bitwise_and(bits, _FLOAT16_FIELDS, out=bits)  # of the copies of the sign only the first stays
+    np.bitwise_and(bits, _FLOAT16_FIELDS, out=bits)  # keeps only the first copy of the sign
     np.multiply(out, _FLOAT16_SCALE, out=out)
 
 
@@ -152,9 +152,9 @@ def _round_to_float16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> N
     """Round float32 to float16 bit patterns, to nearest, ties to even.
 
     Let p = 2**(e - 14) be the power of two at or just below the magnitude; e is at least 0, as float16 has
-    no smaller exponent. The result is k times 2**-10 p, and k at most 2**11. 2**-10 p is what the last bit
-    of a float32 just above 2**13 p is worth, so adding 2**13 p to the magnitude rounds as wanted, and leaves
-    k in the sum's mantissa. The bits of the result are 1024 e + k: the leading one of k, which subnormals
+    no smaller exponent. The result is k times 2**-10 p, and k is at most 2**11. The last bit of a float32
+    just above 2**13 p is worth 2**-10 p, so adding 2**13 p to the magnitude rounds correctly, and leaves k
+    in the sum's mantissa. The bits of the result are 1024 e + k: the leading one of k, which subnormals
     lack, raises the exponent by one. The exponent of the sum, shifted down to bit 10, is 1024 (e + 126).
     With 2048 more in the mantissa that is 2**17 too much, which the conversion to 16 bits drops.
 
@@ -171,7 +171,7 @@ def _round_to_float16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> N
             target.view("<f2")[:] = values[batch]
             continue
         np.bitwise_and(magnitudes, _EXPONENT, out=sums)
-        # np.maximum with a single number takes several times as long.
+        # np.maximum with a scalar takes several times as long.
         sums.clip(*_FLOAT16_EXPONENTS, out=sums)
         np.add(sums, _FLOAT16_LIFT, out=sums)
         np.add(magnitudes.view(np.float32), sums.view(np.float32), out=sums.view(np.float32))

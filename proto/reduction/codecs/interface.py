@@ -1,8 +1,8 @@
-"""What a codec can do: add contributions on a reducer, and encode and decode on a worker.
+"""Interface of codecs, which add contributions on a reducer, and encode and decode on a worker.
 
 Codecs are vectorised numpy, run on one thread and have no state. Types of 16 bits and less are
-accumulated in float32 and rounded once, after scaling. Inf and NaN are data: they go through as they
-do in torch, or turn a block into NaN.
+accumulated in float32 and rounded once, after scaling. Inf and NaN are data: they propagate as in
+torch, or turn a block into NaN.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from reduction.model import DType, ReduceOp
 Array = NDArray[Any]
 Payload = memoryview | Array
 
-# Overflow in data is no reason for a warning. `np.errstate` around every sum would cost more than
-# half of the time that a sum of 64 KiB takes.
+# Overflow in data does not deserve a warning. `np.errstate` around every sum would cost more than
+# half the time of a 64 KiB sum.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"reduction\.codecs")
 
 
@@ -29,7 +29,7 @@ class Codec(ABC):
 
     #: The dtype in which contributions are added.
     accumulation: np.dtype[Any] = np.dtype("<f4")
-    #: Whether contributions and results have the very bytes of the accumulator.
+    #: Whether contributions and results have exactly the bytes of the accumulator.
     is_plain = False
 
     def __init__(self, dtype: DType) -> None:
@@ -37,14 +37,14 @@ class Codec(ABC):
         self.block = dtype.format.block
 
     def elements(self, layout_bytes: int) -> int:
-        """Return the number of elements of a chunk, filled up to whole blocks."""
+        """Return the number of elements of a chunk, padded to whole blocks."""
         return self.dtype.format.blocks(layout_bytes) * self.block
 
     def check(self, payload: memoryview) -> None:  # noqa: B027  # most codecs have nothing to check
         """Check a contribution of the right size before it is accepted.
 
         Raises:
-            MalformedFrame: it cannot be added.
+            MalformedFrame: the contribution cannot be added.
         """
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Codec(ABC):
         """Combine with the next contribution, element by element."""
 
     def start_with_two(self, accumulator: Array, first: Payload, second: Payload, op: ReduceOp) -> None:
-        """Do what `start` and `add` do, perhaps at once."""
+        """Do the work of `start` and `add`, possibly in one pass."""
         self.start(accumulator, first)
         self.add(accumulator, second, op)
 
@@ -75,15 +75,15 @@ class BlockCodec(Codec):
 
     @abstractmethod
     def encode(self, values: Array, out: Array) -> None:
-        """Make a contribution of values. `start` returns the values that a reducer will read in it."""
+        """Encode values as a contribution. `start` returns the values that a reducer will read in it."""
 
     def expand(self, payload: Payload, out: Array) -> None:
-        """Write a result to `out`, which has the most bytes that a result of this chunk can have.
+        """Write a result to `out`, which has the maximum size of a result of this chunk.
 
         Raises:
             MalformedFrame: the payload is not a result.
         """
-        # numpy releases the GIL for this copy, a memoryview would not.
+        # numpy releases the GIL for this copy; a memoryview would not.
         out[:] = np.frombuffer(payload, np.uint8)
 
     @abstractmethod

@@ -33,7 +33,7 @@ class PlainCodec(Codec):
         np.copyto(accumulator, self._values(payload))
 
     def start_with_two(self, accumulator: Array, first: Payload, second: Payload, op: ReduceOp) -> None:
-        """See `Codec.start_with_two`; it reads and writes memory half as often."""
+        """See `Codec.start_with_two`. One pass halves the memory traffic."""
         self._combine(op)(self._values(first), self._values(second), out=accumulator)
 
     def add(self, accumulator: Array, payload: Payload, op: ReduceOp) -> None:

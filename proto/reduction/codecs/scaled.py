@@ -1,10 +1,10 @@
 """One byte per element and a scale per block: int8, and fp8 (e4m3).
 
 A block is a float32 scale and SCALED_BLOCK elements, whose value is element times scale. The scale
-maps the block's largest magnitude to the largest number of a byte: 127 for int8, 448 for fp8. So the
-error of an element is at most 1/254 of the block's largest value for int8, or 1/16 of its own value
-for fp8. A block with Inf or NaN has the scale NaN, and so becomes NaN as a whole; a gradient scaler
-notices that. A block whose values are all below 2^-110 becomes 0.
+maps the block's largest magnitude to the largest number of a byte, which is 127 for int8 and 448 for
+fp8. So the error of an element is at most 1/254 of the block's largest value for int8, or 1/16 of its
+own value for fp8. A block with Inf or NaN has the scale NaN, so the whole block becomes NaN, which a
+gradient scaler notices. A block whose values are all below 2^-110 becomes 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reduction.codecs.interface import Array, BlockCodec, Payload
 from reduction.model import ReduceOp
 from reduction.model.wire_sizes import SCALED_BLOCK
 
-#: Blocks that are worked on at a time, so that they stay in the cache.
+#: Blocks per batch, few enough to stay in the cache.
 BATCH_BLOCKS = 128
-#: A block whose largest magnitude is not above this becomes 0.
+#: A block whose largest magnitude does not exceed this becomes 0.
 SMALLEST = 2.0**-110
-#: Starting points in the table of noise; a hash of 16 bits chooses one.
+#: Starting points in the table of noise. A 16-bit hash chooses one.
 _NOISES = 1 << 16
-#: Width of the noise in steps of an element. It is less than a whole step by what rounding can add
-#: to 127 times a quotient, so that no element leaves the range of a byte.
+#: Width of the noise in steps of an element. It is less than a whole step by the amount that rounding
+#: can add to 127 times a quotient, so that no element leaves the range of a byte.
 _NOISE_WIDTH = np.float32(1 - 2.0**-12)
 
 
@@ -34,8 +34,8 @@ class _ScaledCodec(BlockCodec):
     #: Largest magnitude of an element.
     largest: float
     #: Whether noise is added before results are rounded, so that their mean is right (Gray and
-    #: Stockham, "Dithered quantizers", 1993). Contributions need none: error feedback corrects
-    #: them.
+    #: Stockham, "Dithered quantizers", 1993). Contributions need no noise, because error feedback
+    #: corrects them.
     dithers_results = False
     layout: np.dtype[np.void]
 
@@ -103,8 +103,8 @@ class Int8Codec(_ScaledCodec):
     """Whole numbers from -127 to 127, rounded to nearest, ties to even; results are dithered.
 
     Without dithering, an element of the average below half a step of its block would always become 0.
-    Error feedback makes a rank send a whole step of a small element now and then. With 8 ranks such a
-    step is 1/8 of a step in the average, and without dithering only 1 % of them arrived.
+    Error feedback makes a rank occasionally send a whole step of a small element. With 8 ranks such a
+    step is 1/8 of a step in the average, and without dithering only 1 % of them survived.
     """
 
     largest = 127.0
@@ -126,8 +126,8 @@ class Fp8Codec(_ScaledCodec):
     layout = np.dtype([("scale", "<f4"), ("elements", "u1", (SCALED_BLOCK,))])
 
     def _quantise(self, scaled: NDArray[np.float32], out: Array) -> None:
-        # "Round to odd": the upper half of a float32, with its last bit set if anything was cut
-        # off, rounds to 3 bits of mantissa as the whole number would (Boldo and Melquiond,
+        # "Round to odd": set the last bit of a float32's upper half if any lower bit was set. The upper
+        # half then rounds to 3 bits of mantissa as the whole number would (Boldo and Melquiond,
         # "Emulation of a FMA and correctly rounded sums", 2008).
         bits = scaled.view(np.uint32)
         odd = bits & np.uint32(0xFFFF)
@@ -144,8 +144,8 @@ class Fp8Codec(_ScaledCodec):
 def _noise(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return uniform noise of at most half a step for every element, so that none leaves the range of a byte.
 
-    The noise depends on the block's own bits and on nothing else. Seq, chunk and position in a bucket
-    would differ after a restart from a checkpoint. A block that differs in one bit gets other noise.
+    The noise depends only on the block's own bits. Seq, chunk and position in a bucket would differ
+    after a restart from a checkpoint. A block that differs in one bit gets different noise.
     """
     folded = np.bitwise_xor.reduce(values.view(np.uint32), axis=1)
     # Multiply-shift hashing (Dietzfelbinger et al., 1997).
@@ -155,7 +155,7 @@ def _noise(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @cache
 def _noises() -> NDArray[np.float32]:
-    """Return a block of numbers from -0.5 to 0.5 for every starting point; all are views of one table."""
+    """Return a block of numbers from -0.5 to 0.5 for every starting point, all as views of one table."""
     table = np.random.Generator(np.random.Philox(1)).random(_NOISES + SCALED_BLOCK - 1, np.float32)
     return np.lib.stride_tricks.sliding_window_view((table - np.float32(0.5)) * _NOISE_WIDTH, SCALED_BLOCK)
 

@@ -1,14 +1,14 @@
 """The k largest elements of each block of TOPK_BLOCK, as index and bfloat16; the result is their sum.
 
-Choosing per block and not over the whole gradient is an approximation. It needs no threshold that
-ranks would have to agree on, and makes the size of a contribution known beforehand. The size says what
-k is, and k may differ from rank to rank.
+Choosing per block instead of over the whole gradient is an approximation. Ranks need not agree on a
+threshold, and the size of a contribution is known in advance. The size determines k, and k may differ
+from rank to rank.
 
     contribution    block by block, for each chosen element 2 bytes of index and 2 of value
     result          2 bytes per block, the number of its elements; then the elements as above.
                     Or the values of all elements, if that is no longer
 
-So contributions can be cut and joined at any block border: parts of a chunk are encoded on their own,
+So contributions can be split and joined at any block border. Parts of a chunk are encoded separately,
 and an epoch with another chunk size pushes the same bytes.
 """
 
@@ -23,10 +23,10 @@ from reduction.model import ReduceOp
 from reduction.model.wire_sizes import TOPK_BLOCK, TOPK_ENTRY_BYTES
 
 _VALUE_BYTES = 2
-#: Blocks that are worked on at a time, so that they stay in the cache.
+#: Blocks per batch, few enough to stay in the cache.
 BATCH_BLOCKS = 64
-#: Up to this k, searching for the largest element k times is faster than a partial sort: 1.6
-#: against 5.6 ns per element for k = 5.
+#: Up to this k, searching for the largest element k times is faster than a partial sort: 1.6 ns
+#: instead of 5.6 ns per element for k = 5.
 _MOST_PASSES = 16
 
 
@@ -35,11 +35,11 @@ class TopkCodec(BlockCodec):
 
     def check(self, payload: memoryview) -> None:
         """See `Codec.check`."""
-        if payload.nbytes % TOPK_ENTRY_BYTES == 0:  # the core refuses any other size
+        if payload.nbytes % TOPK_ENTRY_BYTES == 0:  # the core rejects any other size
             _check(_entries(payload)[0])
 
     def encode(self, values: Array, out: Array) -> None:
-        """See `BlockCodec.encode`; the size of `out` says what k is."""
+        """See `BlockCodec.encode`. The size of `out` determines k."""
         indices, chosen = _entries(out)
         if not len(indices):
             return
@@ -94,7 +94,7 @@ class TopkCodec(BlockCodec):
         widen(words, out.reshape(-1))
 
     def expand(self, payload: Payload, out: Array) -> None:
-        """See `BlockCodec.expand`: a bfloat16 pattern for each element."""
+        """See `BlockCodec.expand`. Writes a bfloat16 pattern for each element."""
         nbytes, out = payload.nbytes, out.view("<u2")
         words = np.frombuffer(payload, "<u2", nbytes // 2)
         if nbytes == out.nbytes:
@@ -113,9 +113,9 @@ class TopkCodec(BlockCodec):
 
 
 def _largest(values: Array, k: int) -> Array:
-    """Return the indices of the k largest magnitudes of each block; of equal ones, those of the lowest indices.
+    """Return the indices of the k largest magnitudes of each block; lower indices win ties.
 
-    NaN counts as larger than all, because every rank must see it.
+    NaN counts as the largest value, because every rank must see it.
     """
     keys = values.view(np.int32) & np.int32(
         0x7FFFFFFF

@@ -1,1 +1,1 @@
-"""What a string says of the reducers: addresses, or the platform that knows them."""
+"""Find reducers from a string that has their addresses or names the platform that knows them."""

@@ -1,8 +1,8 @@
 """The forms of a reducer's address: HOST:PORT, a range of them, or a DNS name for several.
 
 HOST:PORT                a host name, an IPv4 address, or an IPv6 address in brackets
-name-{0..3}.svc:50051    four addresses; with leading zeros, {00..11}, all have as many digits
-dns:NAME:PORT            all addresses of the name at that time; with ?count=K, as soon as there are K
+name-{0..3}.svc:50051    four addresses; leading zeros, as in {00..11}, give all numbers the same width
+dns:NAME:PORT            all current addresses of the name; ?count=K waits until there are K
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from reduction.limits import ADDRESSES_MAX, HOST_BYTES_MAX
 
 _RANGE = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
 _NUMBER = re.compile("[0-9]{1,9}")
-#: Names of DNS have letters of all languages.
+#: DNS names may have letters of any language.
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
-#: Variables of shells, and of templates such as those of Helm, Jinja and Ansible.
+#: Variables of shells and of templates such as Helm's, Jinja's and Ansible's.
 _VARIABLE = re.compile(r"\$|\{\{")
 _SEPARATORS = re.compile(r"[\s;]+")
-#: Ranges as Slurm's node lists have them, and others.
+#: Range syntax of Slurm's node lists and other tools.
 _OTHER_RANGE = re.compile(r"[\[{]([0-9]+)(?:-|\.\.\.)([0-9]+)[\]}]")
 _DNS = "dns:"
 
@@ -40,7 +40,7 @@ class DnsName:
 
 
 def is_dns(address: str) -> bool:
-    """Whether an address is a DNS name."""
+    """Return whether an address is a DNS name."""
     return address.startswith(_DNS)
 
 
@@ -48,7 +48,7 @@ def dns_name(address: str) -> DnsName:
     """Return the parts of `dns:NAME:PORT?count=K`.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the address does not have that form.
     """
     rest, question_mark, query = address.removeprefix(_DNS).partition("?")
     name, _, port = rest.rpartition(":")
@@ -85,10 +85,10 @@ def expand(address: str) -> tuple[str, ...]:
 
 
 def check_address(address: str) -> None:
-    """Return if an address has one of the forms; nothing is opened.
+    """Check that an address has one of the forms, without opening anything.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: the address has none of the forms.
     """
     if "://" in address:
         raise ConfigError(
@@ -96,7 +96,7 @@ def check_address(address: str) -> None:
         )
     try:
         size = len(address.encode())
-    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+    except UnicodeEncodeError:  # bytes of the environment that are not UTF-8
         raise ConfigError(f"reducer {address!r} is not text") from None
     if size > HOST_BYTES_MAX:
         raise ConfigError(f"reducer {address!r} is longer than {HOST_BYTES_MAX} bytes")
@@ -114,7 +114,7 @@ def port_of(text: str, port: str) -> int:
     """Return the number of a port that is a part of `text`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `port` is not a port.
     """
     if not _is_port(port):
         raise ConfigError(f"reducers {text!r}: {port!r} is not a port of 1 to 65535")
@@ -122,7 +122,7 @@ def port_of(text: str, port: str) -> int:
 
 
 def join_host_and_port(host: str, port: int) -> str:
-    """Return HOST:PORT for an IP address, with brackets around one of IPv6."""
+    """Return HOST:PORT for an IP address, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -143,7 +143,7 @@ def _check_host_and_port(text: str, address: str) -> None:
 
 
 def _check_mistakes(address: str) -> None:
-    """Refuse what is written for other programs, and say how to write it here."""
+    """Reject the syntax of other programs, and say how to write it here."""
     if _VARIABLE.search(address):
         raise ConfigError(
             f"reducer {address!r} has a variable that was not replaced by its value: shells do that, but not between "

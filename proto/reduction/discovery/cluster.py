@@ -1,4 +1,4 @@
-"""What a platform knows of a job: its reducers, its workers, and which of them this process is."""
+"""A job as its platform describes it: reducers, workers, and the role of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 Role: TypeAlias = Literal["worker", "reducer"]
 
-#: Where reducers listen if nothing says another port.
+#: Port of reducers unless another one is given.
 DEFAULT_PORT = 50051
 #: Environment variable that names reducers.
 REDUCERS_VARIABLE = "REDUCTION_REDUCERS"
@@ -16,19 +16,19 @@ REDUCERS_VARIABLE = "REDUCTION_REDUCERS"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The answer of one source. Equal on all hosts but for `role`, `index` and `bind`."""
+    """The answer of one source. It is equal on all hosts except for `role`, `index` and `bind`."""
 
-    #: Which source it was: "vertex", "slurm".
+    #: Name of the source, such as "vertex" or "slurm".
     source: str
-    #: HOST:PORT of each, in the same order everywhere.
+    #: HOST:PORT of each reducer, in the same order on all hosts.
     reducers: tuple[str, ...]
     #: The workers' hosts in node order; () if they are not known.
     workers: tuple[str, ...] = ()
-    #: None if this host is neither, or the source does not say.
+    #: None if this host is neither, or the source does not know.
     role: Role | None = None
     #: Position of this host among the reducers or the workers.
     index: int | None = None
-    #: What a reducer on this host binds to; None if it is not a reducer.
+    #: Address that a reducer on this host binds to; None if the host is not a reducer.
     bind: str | None = None
 
 
@@ -38,11 +38,11 @@ def cluster_of_hosts(
     """Return the cluster of a platform that lists hosts, each with one reducer or one node of workers.
 
     Args:
-        source: its name.
-        reducers: their hosts.
-        port: where all of them listen.
-        workers: their hosts.
-        own: the name of this host in one of the lists.
+        source: name of the platform.
+        reducers: hosts of the reducers.
+        port: port of all reducers.
+        workers: hosts of the workers.
+        own: name of this host in one of the lists.
     """
     role: Role | None = "reducer" if own in reducers else "worker" if own in workers else None
     index = None

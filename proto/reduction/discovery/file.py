@@ -1,4 +1,4 @@
-"""`file:PATH`: a file with one address per line. What follows a `#` is a comment."""
+"""`file:PATH` names a file with one address per line. `#` starts a comment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster.
 
     Raises:
-        ConfigError: the file cannot be read, has no address, or a line is none.
+        ConfigError: the file cannot be read, has no address, or has a line that is not an address.
     """
     path = text.partition(":")[2]
     if not path:
@@ -33,7 +33,7 @@ def parse(text: str, content: str) -> Cluster:
     """Return the cluster of the file's content; `text` names the file in errors.
 
     Raises:
-        ConfigError: there is no address, or a line is none.
+        ConfigError: there is no address, or a line is not an address.
     """
     reducers: dict[str, None] = {}
     for number, line in enumerate(content.splitlines(), 1):

@@ -1,7 +1,7 @@
-"""A cluster that somebody has written down: which hosts have workers, and which have reducers.
+"""A cluster given as two lists: the hosts with workers and the hosts with reducers.
 
-A list has commas between its entries, and an entry may be a range such as `gpu-{0..3}`. A host that
-is written as an IP address is served at exactly that address, one with a name at all addresses.
+Lists are separated by commas, and an entry may be a range such as `gpu-{0..3}`. A reducer host given as
+an IP address is served at exactly that address, and one given by name at all addresses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reduction.discovery.address_forms import check_address, expand, join_host_a
 from reduction.discovery.cluster import Cluster, cluster_of_hosts
 from reduction.errors import ConfigError
 
-#: Whether an entry of a list stands for the present host.
+#: Returns whether an entry of a list stands for this host.
 IsOwn = Callable[[str], bool]
 
 
@@ -22,11 +22,11 @@ def hosts_in(name: str, text: str) -> tuple[str, ...]:
     """Return the hosts of a list.
 
     Args:
-        name: of the setting, for errors.
+        name: name of the setting, for errors.
         text: the list.
 
     Raises:
-        ConfigError: an entry is not a host, or a host is there twice.
+        ConfigError: an entry is not a host, or a host is listed twice.
     """
     found: list[str] = []
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -45,10 +45,10 @@ def cluster_of_lists(workers: str, reducers: str, port: int, is_own: IsOwn) -> C
     """Return the cluster of two lists of hosts.
 
     Args:
-        workers: the list of the hosts with workers, in the order of the nodes.
-        reducers: the list of those with reducers; may be empty.
-        port: where reducers listen.
-        is_own: tells which of the hosts this one is.
+        workers: the hosts with workers, in node order.
+        reducers: the hosts with reducers; may be empty.
+        port: port of the reducers.
+        is_own: returns whether a host is this host.
 
     Raises:
         ConfigError: a list is malformed, there are no workers, a host is in both lists, or several

@@ -1,12 +1,12 @@
-"""Where a reducer that nobody told an address is: the host's place in a job of Vertex AI, SageMaker or Slurm.
+"""Place of a reducer without a configured address, found from its Vertex AI, SageMaker or Slurm job.
 
-source                                  reducers are
-REDUCTION_REDUCERS, if it has a string    what the string says: the workers read the same variable
+source                                  reducers
+REDUCTION_REDUCERS, if it has a string    as in the string, since the workers read the same variable
   such as slurm:1:50051
 CLUSTER_SPEC                            Vertex AI's third worker pool
 resourceconfig.json                     SageMaker's instance group `reducers`
-SLURM_STEP_NODELIST                     the nodes of the step of Slurm that this process is in; `srun` sets
-                                        it, and a batch script outside of any step does not have it
+SLURM_STEP_NODELIST                     the nodes of this process's Slurm step; `srun` sets it, and a batch
+                                        script outside any step does not have it
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ STEP = "SLURM_STEP_NODELIST"
 
 
 def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
-    """Return the cluster and what says it, None if nothing does. It has a `bind` if this host is a reducer.
+    """Return the cluster and its source, or None without one. It has a `bind` if this host is a reducer.
 
     Raises:
-        ConfigError: a platform says something malformed; two name reducers; or this host is no
-            reducer according to what says it.
+        ConfigError: a platform's data is malformed; two platforms name reducers; or this host is not a
+            reducer according to the source.
     """
     found = _find(environ)
     if found is None or found[0].role == "reducer":
@@ -43,7 +43,7 @@ def own_place(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
 
 def _find(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
     for text in split(environ.get(REDUCERS_VARIABLE, "")):
-        if scheme_of(text) in FIXED:  # Ray is not asked, because that would connect to it
+        if scheme_of(text) in FIXED:  # excludes Ray, because asking it would connect to it
             return cluster_of(text, environ), f"{REDUCERS_VARIABLE}={text}"
     if (found := naming_platform(environ)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""From strings that name reducers to their addresses; DNS names are waited for."""
+"""Resolve strings that name reducers to addresses, and wait for DNS names."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from reduction.errors import ReducerUnavailable
 log = logging.getLogger(__name__)
 
 #: If a DNS name has too few addresses, it is looked up again after this many seconds. A name server has at
-#: least as long to answer.
+#: least this long to answer.
 DNS_RETRY_S = 0.5
 
-#: The strings that may stand for other reducers later (`may_change`), and what each stood for at the start.
+#: The strings that may later stand for other reducers (`may_change`), each with its addresses at the start.
 Sources: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What strings stand for."""
+    """The addresses that strings stand for."""
 
-    #: All addresses, as HOST:PORT, without repetitions.
+    #: All addresses as HOST:PORT, without duplicates.
     addresses: tuple[str, ...]
     sources: Sources
 
@@ -47,8 +47,8 @@ def resolve(
 
     Raises:
         ConfigError: see `cluster_of`.
-        ReducerUnavailable: a name has too few addresses after `timeout_s` seconds, or whoever knows the
-            reducers has not answered until then.
+        ReducerUnavailable: a name has too few addresses after `timeout_s` seconds, or the source of the
+            reducers has not answered by then.
     """
     named: dict[str, tuple[str, ...]] = {}
     for text in texts:

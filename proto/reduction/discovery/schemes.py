@@ -1,11 +1,11 @@
-"""Which strings name reducers. The word before the first colon says which scheme a string is of.
+"""Strings that name reducers. The word before the first colon is the scheme.
 
 HOST:PORT, name-{0..3}:PORT    addresses, see `address_forms`
 dns:NAME:PORT?count=K          all addresses of a DNS name, see `address_forms`
 SCHEME:...                     one of `SCHEMES`, or of an installed package
 
-A package adds a scheme by an entry point of the group `reduction.discovery`: the scheme is its name,
-and it leads to a function like those in `SCHEMES`.
+A package adds a scheme by an entry point in the group `reduction.discovery`. The entry point's name is
+the scheme, and it refers to a function like those in `SCHEMES`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reduction.discovery.platforms import ray, sagemaker, slurm, vertex
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX
 
-#: From a whole text, such as `slurm:1:50051`, and the environment to its cluster. Raises ConfigError.
+#: Maps a whole text, such as `slurm:1:50051`, and the environment to a cluster. Raises ConfigError.
 Find: TypeAlias = Callable[[str, Mapping[str, str]], Cluster]
 
 SCHEMES: dict[str, Find] = {
@@ -35,8 +35,8 @@ SCHEMES: dict[str, Find] = {
     "file": file.find,
 }
 ENTRY_POINTS = "reduction.discovery"
-#: Schemes of platforms that tell a job's reducers once, at its start, and know which host this one is. What others
-#: say may change, and those of installed packages may, too.
+#: Schemes of platforms that name a job's reducers once, when it starts, and know which host this is. The answers of
+#: other schemes may change, including those of installed packages.
 FIXED = ("vertex", "sagemaker", "slurm")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+-]*):(?!//)")
@@ -46,14 +46,14 @@ _ENTRY = re.compile(r"\s*slurm:nodes=[^:]*:[^,]*|[^,]+")
 
 
 def split(text: str) -> list[str]:
-    """Return the entries of a string with commas between them."""
+    """Return the entries of a comma-separated string."""
     return [entry.strip() for entry in _ENTRY.findall(text) if entry.strip()]
 
 
 def scheme_of(text: str) -> str | None:
-    """Return the known scheme of a string; None if it has none, as HOST:PORT.
+    """Return the known scheme of a string; None if it has none, like HOST:PORT.
 
-    A host may have the name of a scheme: `slurm:50051` is an address.
+    A host may be named like a scheme, so `slurm:50051` is an address.
     """
     match = _SCHEME.match(text)
     if match is None or is_dns(text) or _HOST_AND_PORT.fullmatch(text):
@@ -62,16 +62,16 @@ def scheme_of(text: str) -> str | None:
 
 
 def may_change(text: str) -> bool:
-    """Whether a string may stand for other reducers later: a DNS name, a file, a pool of Ray."""
+    """Return whether a string may later stand for other reducers, as a DNS name, a file or a Ray pool may."""
     scheme = scheme_of(text)
     return is_dns(text) or (scheme is not None and scheme not in FIXED)
 
 
 def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Return what a string of a known scheme stands for; it may read files, and ask Ray.
+    """Return the cluster that a string of a known scheme stands for. May read files, and query Ray.
 
     Raises:
-        ConfigError: the platform is not there, does not know of reducers, or says something malformed.
+        ConfigError: the platform is absent, knows no reducers, or gives malformed data.
     """
     scheme = text.partition(":")[0]
     cluster = SCHEMES.get(scheme, _find_installed)(text, environ)
@@ -83,10 +83,10 @@ def cluster_of(text: str, environ: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Return if all strings are addresses or of a known scheme; nothing is opened.
+    """Check that all strings are addresses or have a known scheme, without opening anything.
 
     Raises:
-        ConfigError: one is not; or there are none, the same one twice, or too many.
+        ConfigError: one is neither, the list is empty or too long, or a string is listed twice.
     """
     if not texts:
         raise ConfigError("the list of reducers is empty: name at least one HOST:PORT")
@@ -134,6 +134,6 @@ def _find_installed(text: str, environ: Mapping[str, str]) -> Cluster:
         cluster: Cluster = point.load()(text, environ)
     except ConfigError:
         raise
-    except Exception as error:  # Somebody else's code may raise anything.
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(f"reducers {text!r}: {point.value} failed: {error!r}") from error
     return cluster

@@ -1,7 +1,7 @@
-"""The values of the protocol: formats of elements, parts of a job, frames, and the status of a reducer.
+"""The values of the protocol: element formats, parts of a job, frames, and the status of a reducer.
 
-Frames are what cores, engine and transports exchange. `reduction.wire` turns them into bytes and back, and is the only
-package that knows the schema.
+Cores, engine and transports exchange frames. `reduction.wire` encodes and decodes them, and is the only package that
+knows the schema.
 """
 
 from reduction.model.frames import (

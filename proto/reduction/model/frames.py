@@ -1,8 +1,8 @@
-"""The frames of a stream, in both directions. proto/README.md says in which order they come.
+"""The frames of a stream, in both directions. proto/README.md defines their order.
 
-Nobody changes a frame. Push and Result are made for every chunk, and are not frozen only because that takes four times
-as long (1.05 against 0.23 us for six fields). All numbers are non-negative. Counts of collectives (`held`, `minimum`)
-mean "all collectives with a seq below this".
+Frames are never changed. Push and Result are created for every chunk, and are not frozen only because that would take
+four times as long (1.05 us instead of 0.23 us for six fields). All numbers are non-negative. Counts of collectives
+(`held`, `minimum`) mean "all collectives with a seq below this".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from reduction.model.job import NOWHERE, Collective, Configuration, NamedReducers, Peer, Place, Waiting
 
-#: A reducer refuses a Join of another version. Within a version fields are only added.
+#: A reducer refuses a Join of another version. Within a version, fields are only added.
 PROTOCOL_VERSION = 4
 
 
@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The first frame of a stream: it says which rank of which job is calling."""
+    """The first frame of a stream, which identifies the job and the rank."""
 
     job: str
     instance: bytes
@@ -33,21 +33,21 @@ class Join:
     minimum: int
     credit_bytes: int
     protocol: int = PROTOCOL_VERSION
-    #: The dtype that floating-point tensors will be pushed as; 0 for their own. It is a plain
+    #: The dtype that floating-point tensors will be pushed as; 0 means their own. It is a plain
     #: number, because another version may know more dtypes.
     wire_dtype: int = 0
     #: Each contribution is the sum of this many processes. AVG divides by all of them.
     local_size: int = 1
-    #: The ranks of the process group, as a short text; empty for a group of all ranks.
+    #: The ranks of the process group as a short text; empty for a group of all ranks.
     group: str = ""
     place: Place = NOWHERE
     #: None if the ranks have agreed on their reducers through a store.
     named: NamedReducers | None = None
-    #: What the ranks of this run share and those of no other run have; empty for a rank that is alone.
+    #: Identifies the run to which the ranks belong; empty for a rank that is alone.
     run: str = ""
-    #: A port of the process that is open as long as it lives, at the host from which the stream comes; 0: none.
+    #: A port on the sending host that the process keeps open while it lives; 0: none.
     life_port: int = 0
-    #: The line of the reducer's token file that has admitted it. The reducer knows it, no frame says it.
+    #: The line of the reducer's token file that admitted the rank. The reducer sets it; it is not on the wire.
     admitted_by: str = ""
 
 
@@ -61,7 +61,7 @@ class Hello:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Push:
-    """One contribution. `payload` must not change until its result has come or the epoch is over."""
+    """One contribution. `payload` must not change until its result has arrived or the epoch is over."""
 
     epoch: int
     seq: int
@@ -75,32 +75,32 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """An acknowledgement, sent if no push has come in time to carry it."""
+    """An acknowledgement, sent if no push could carry it in time."""
 
     held: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """How fast the sender's connections carry collectives; from a reducer, the lowest rate that it knows."""
+    """Rate at which the sender's connections carry collectives. A reducer sends the lowest rate that it knows."""
 
-    #: Bytes of every collective per second; 0: no limit is known.
+    #: Bytes of every collective per second; 0 if no limit is known.
     bytes_per_s: int
 
     @classmethod
     def of(cls, rate: float) -> LinkRate:
-        """Return what tells this rate, which may be infinite."""
+        """Return the frame for a rate, which may be infinite."""
         return cls(0 if math.isinf(rate) else int(rate))
 
     @property
     def rate(self) -> float:
-        """The rate; infinite if no limit is known."""
+        """The rate, infinite if no limit is known."""
         return self.bytes_per_s or math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The rank leaves in good order."""
+    """The rank leaves normally."""
 
     held: int
     minimum: int
@@ -108,7 +108,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The communicator has failed, and why. Either side may send it."""
+    """The communicator has failed for the given reason. Either side may send it."""
 
     code: int
     message: str
@@ -116,7 +116,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The last frame of one direction on a call; later frames come over the TCP plane. No core sees it."""
+    """The last frame of one direction on a call. Later frames use the TCP plane. Cores never see it."""
 
 
 WorkerFrame: TypeAlias = Join | Hello | Push | Ack | LinkRate | Goodbye | Abort | Moved
@@ -147,7 +147,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """All ranks have said Hello; each pushes every collective from `minimum` on."""
+    """All ranks have sent Hello. Each now pushes every collective from `minimum` on."""
 
     epoch: int
     minimum: int
@@ -168,14 +168,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What all ranks are known to hold, sent if no result has come in time to carry it."""
+    """The number of collectives that all ranks are known to hold, sent if no result could carry it in time."""
 
     minimum: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks whose state at the reducer is news to the receiver, and whether the reducer wants to stop."""
+    """Ranks whose state at the reducer is new to the receiver, and whether the reducer wants to stop."""
 
     peers: tuple[Peer, ...]
     draining: bool

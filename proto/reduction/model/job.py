@@ -1,4 +1,4 @@
-"""What a job is made of: its collectives, its configuration, and its ranks as a reducer sees them."""
+"""Parts of a job: its collectives, its configuration, and its ranks as a reducer sees them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reduction.model.wire_sizes import DType, ReduceOp
 
 
 class Presence(enum.IntEnum):
-    """How a reducer sees a rank; the numbers are those of the schema."""
+    """State of a rank at a reducer, with the numbers of the schema."""
 
     PRESENT = 1
     LOST = 2
@@ -18,7 +18,7 @@ class Presence(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What all ranks must agree on for one seq."""
+    """The properties of a collective that all ranks must agree on for one seq."""
 
     op: ReduceOp
     dtype: DType
@@ -27,7 +27,7 @@ class Collective:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole collective, as the layout counts them."""
+        """Bytes of the whole collective as the layout counts them."""
         return self.numel * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members and the chunk size of an epoch; only rank 0 makes a configuration."""
+    """The members and the chunk size of an epoch. Only rank 0 creates configurations."""
 
     instance: bytes
     epoch: int
@@ -53,7 +53,7 @@ class Configuration:
     members: tuple[Member, ...]
     #: Whether every Push and Result has a checksum.
     checksums: bool = False
-    #: Addresses that rank 0 has found since the job began, at which reducers were; all ranks dial them.
+    #: Addresses of reducers that rank 0 has found since the job began. All ranks dial them.
     added: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,7 @@ class Configuration:
         return tuple(member.weight for member in self.members)
 
     def index_of(self, incarnation: bytes) -> int | None:
-        """Return the position of a reducer in the dealing order; None if it is not a member."""
+        """Return the position of a reducer in the dealing order, or None if it is not a member."""
         for index, member in enumerate(self.members):
             if member.incarnation == incarnation:
                 return index
@@ -70,38 +70,38 @@ class Configuration:
 
 
 def job_title(job: str, group: str) -> str:
-    """Return the name of a job in messages and tables, with the ranks of its group unless it has all ranks."""
+    """Return a job's name for messages and tables, with the ranks of its group unless the group has all ranks."""
     return f"{job} [ranks {group}]" if group else job
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process runs."""
+    """The place where a process runs."""
 
-    #: Two processes have the same just if they reach each other on the loopback address. Empty if
-    #: it is not known; then the process counts as one on a host of its own.
+    #: Two processes have the same value if and only if they reach each other on the loopback address.
+    #: Empty if it is not known; the process then counts as alone on its host.
     host: bytes = b""
-    #: How fast the host's link is in its slower direction, in Mbit/s. 0 if it is not known.
+    #: Rate of the host's link in its slower direction, in Mbit/s. 0 if it is not known.
     link_mbit: int = 0
 
 
-#: The place of a process that does not say where it is.
+#: The place of a process that does not report one.
 NOWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
 class NamedReducers:
-    """The reducers that a rank found by itself, because the ranks have no store to agree on them."""
+    """The reducers that a rank found on its own, because the ranks have no store to agree on them."""
 
-    #: Their addresses, sorted; a long list is cut.
+    #: Sorted addresses of the reducers; a long list is cut.
     text: str
-    #: How many they are.
+    #: Number of reducers.
     count: int
 
     def agrees_with(self, other: NamedReducers) -> bool:
-        """Whether two ranks that both reach one reducer may have been told of the same ones.
+        """Return whether two ranks that both reach one reducer may have the same list of reducers.
 
-        The addresses are not compared: a reducer may have another address for every rank, as behind a NAT.
+        The addresses are not compared, because a reducer behind a NAT may have another address for every rank.
         """
         return self.count == other.count
 
@@ -114,10 +114,10 @@ class Peer:
     nonce: bytes
     host: str
     presence: Presence
-    #: How many streams the rank has opened here. If the number rises, the stream before has broken.
+    #: Number of streams that the rank has opened here. If it rises, the previous stream has broken.
     streams: int = 1
     place: Place = NOWHERE
-    #: Whether it is lost for certain: its process has ended.
+    #: Whether the rank's process has ended, so that the rank is certainly lost.
     has_ended: bool = False
 
     def __str__(self) -> str:
@@ -133,16 +133,16 @@ class Waiting:
     chunk: int
     #: Seconds since the chunk's first push, or since the epoch's first Hello.
     waited_s: float
-    #: The number of ranks that have not pushed the chunk, or not said Hello.
+    #: The number of ranks that have not pushed the chunk or not sent Hello.
     count: int
     #: The first of these ranks.
     missing: tuple[Peer, ...]
-    #: The epoch that does not start; 0 if a chunk waits.
+    #: The epoch that cannot start; 0 if a chunk waits.
     epoch: int = 0
 
     @property
     def numbers(self) -> str:
-        """The missing ranks, such as "1,3"; with "..." at the end if there are more than are listed."""
+        """The missing ranks, such as "1,3", with "..." at the end if not all are listed."""
         numbers = [str(peer.rank) for peer in self.missing]
         return ",".join(numbers if len(numbers) == self.count else [*numbers, "..."])
 

@@ -1,4 +1,4 @@
-"""What the workers of an elastic job say of themselves, through reducers, before they reduce together."""
+"""Messages by which the workers of an elastic job find each other through reducers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LobbyRequest:
-    """A worker says that it is there, or says something else from now on."""
+    """A worker announces itself or replaces its entry."""
 
     job: str
     #: Identifies the worker process.
     nonce: bytes
-    #: For the other workers; reducers do not look into it.
+    #: For the other workers; opaque to reducers.
     entry: bytes
-    #: Whether it understands answers that have only what is new.
+    #: Whether the worker understands answers with only the changes.
     takes_news: bool = True
     #: As in `Join`.
     life_port: int = 0
@@ -22,22 +22,22 @@ class LobbyRequest:
 
 @dataclass(frozen=True, slots=True)
 class LobbyEntry:
-    """What a worker has said last."""
+    """The latest entry of a worker."""
 
     nonce: bytes
     entry: bytes
-    #: Whether its call has ended.
+    #: Whether the worker's call has ended.
     is_gone: bool
-    #: Whether it has gone for certain: its process has ended.
+    #: Whether the worker's process has ended, so that the worker is certainly gone.
     has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LobbyNews:
-    """What a reducer says of the workers of a job."""
+    """A reducer's report on the workers of a job."""
 
     entries: tuple[LobbyEntry, ...]
-    #: Whether workers that it does not name are as they were; otherwise there are no others.
+    #: Whether unnamed workers are unchanged; otherwise there are no other workers.
     adds: bool = False
-    #: Whether more belongs to it, and follows.
+    #: Whether more entries of the same report follow.
     has_more: bool = False

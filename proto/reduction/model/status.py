@@ -10,7 +10,7 @@ from reduction.model.job import Peer, Waiting, job_title
 
 @dataclass(frozen=True, slots=True)
 class LastRank:
-    """How often chunks waited for a rank, and how long in all."""
+    """How often chunks waited for a rank, and for how long in total."""
 
     rank: int
     chunks: int
@@ -29,16 +29,16 @@ class WaitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """How many streams are on which data plane."""
+    """Number of streams on each data plane."""
 
     grpc: int = 0
     tcp: int = 0
-    #: Memory that the rank shares with the reducer.
+    #: Streams that use memory shared by rank and reducer.
     shared: int = 0
 
 
 class EventKind(enum.IntEnum):
-    """What happened at a reducer; the numbers are those of the schema."""
+    """Kind of an event at a reducer, with the numbers of the schema."""
 
     JOINED = 1
     EPOCH = 2
@@ -52,14 +52,14 @@ class EventKind(enum.IntEnum):
 class Event:
     """Something that happened at a reducer process, for people who watch it."""
 
-    #: Counts the events of the process, from 1.
+    #: Sequence number of the event in its process, from 1.
     number: int
-    #: The uptime of the process when it happened, in seconds.
+    #: The uptime of the process at the event, in seconds.
     at_s: float
     kind: EventKind
     #: Title of the job. Empty if the event concerns the whole process.
     job: str
-    #: What happened, printable.
+    #: Description, printable.
     text: str
 
 
@@ -79,30 +79,30 @@ class JobStatus:
     sent_bytes: int
     chunk_bytes: int
     credit_bytes: int
-    #: The most bytes that any rank has pushed at this moment without having their results.
+    #: The most bytes that any rank has pushed and not yet received results for.
     under_way_bytes: int
     #: Ranks that were the last to push a chunk, ascending.
     last: tuple[LastRank, ...] = ()
     waits: WaitTimes = WaitTimes()
     #: The ranks of the process group, as in `Join`.
     group: str = ""
-    #: How many streams of the ranks that are present use each data plane.
+    #: Number of streams of present ranks on each data plane.
     planes: Planes = Planes()
-    #: Whom the ranks wait for at this moment. None if nothing has waited long enough to say so.
+    #: The ranks that the others are currently waiting for. None if nothing has waited long enough to be reported.
     waiting: Waiting | None = None
 
     @property
     def title(self) -> str:
-        """The job's name in messages and tables, which no other job of the reducer has."""
+        """The job's name in messages and tables, unique at the reducer."""
         return job_title(self.job, self.group)
 
 
 class Outcome(enum.IntEnum):
-    """How a job came to its end; the numbers are those of the schema."""
+    """How a job ended, with the numbers of the schema."""
 
-    #: Every rank said goodbye.
+    #: Every rank sent Goodbye.
     ENDED = 1
-    #: With an error.
+    #: The job ended with an error.
     FAILED = 2
     #: All streams broke.
     LOST = 3
@@ -110,25 +110,25 @@ class Outcome(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """A job that is over, as a reducer process saw it."""
+    """An ended job as a reducer process saw it."""
 
     job: str
     group: str = ""
     world_size: int
-    #: The same at all reducers that served it.
+    #: Identifier of the job, the same at all reducers that served it.
     id: bytes
     outcome: Outcome
     #: Collectives whose results every rank held.
     collectives: int
     received_bytes: int
     sent_bytes: int
-    #: From its first epoch to its end.
+    #: Duration from the first epoch to the end.
     seconds: float
-    #: How long ago it ended, in seconds.
+    #: Seconds since the job ended.
     ago_s: float = 0.0
     #: The rank that chunks waited for the longest.
     waited_for: int = 0
-    #: Wall-clock seconds in which at least one chunk waited for this rank and for no other.
+    #: Wall-clock seconds in which at least one chunk waited only for this rank.
     waited_s: float = 0.0
 
     @property
@@ -150,11 +150,11 @@ class ReducerStatus:
     jobs: tuple[JobStatus, ...]
     #: gRPC ports of the other processes of the same `reducer serve`.
     siblings: tuple[int, ...] = ()
-    #: Processor time that the process has used, in user and system mode.
+    #: CPU time of the process, user and system.
     cpu_seconds: float = 0.0
-    #: Its resident memory, with what it shares with ranks. 0 if it is not known.
+    #: Resident memory of the process, including memory shared with ranks. 0 if it is not known.
     resident_bytes: int = 0
     #: The latest events, oldest first.
     events: tuple[Event, ...] = ()
-    #: The latest jobs that started and are over, oldest first.
+    #: The latest jobs that started and have ended, oldest first.
     ended: tuple[EndedJob, ...] = ()

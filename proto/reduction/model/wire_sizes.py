@@ -1,12 +1,12 @@
-"""The element types, and how many bytes a chunk of each has on the wire: one table, `FORMATS`.
+"""The element types and their sizes on the wire, in one table, `FORMATS`.
 
-A new wire dtype is a number of `DType`, a row of `FORMATS`, and a codec in `reduction/codecs`. The
-cores ask this table, and know nothing of what is in the bytes.
+A new wire dtype needs a number in `DType`, a row in `FORMATS`, and a codec in `reduction/codecs`. The
+cores use this table, and know nothing about the contents of payloads.
 
-The layout (`reduction/layout.py`) counts every compressed format as two bytes per element, half of
-what an element takes while it is added. So a chunk's borders are block borders
-(CHUNK_BYTES_MULTIPLE is one or two blocks), and the credit, which bounds a reducer's memory, counts
-what a push makes the reducer keep. A number of bytes in this sense is called `layout_bytes`.
+The layout (`reduction/layout.py`) counts every compressed format as two bytes per element, half the size
+of an element while it is added. So a chunk's borders are block borders (CHUNK_BYTES_MULTIPLE is one or two
+blocks), and the credit, which bounds a reducer's memory, counts the memory that a push occupies at the
+reducer. A number of bytes in this sense is called `layout_bytes`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 class ReduceOp(enum.IntEnum):
-    """What a reducer does with the contributions; the numbers are those of the schema."""
+    """Operation that a reducer applies to contributions, with the numbers of the schema."""
 
     SUM = 1
     AVG = 2
@@ -26,7 +26,7 @@ class ReduceOp(enum.IntEnum):
 
 
 class DType(enum.IntEnum):
-    """Element types; the numbers are those of the schema."""
+    """Element types, with the numbers of the schema."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -48,23 +48,23 @@ class DType(enum.IntEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element, as the layout counts them."""
+        """Bytes per element as the layout counts them."""
         return FORMATS[self].itemsize
 
     def allows(self, op: ReduceOp) -> bool:
-        """Whether contributions can be reduced in this way."""
+        """Return whether contributions can be reduced with this operation."""
         return op in FORMATS[self].ops
 
 
-#: Elements of a block of INT8_BLOCK and FP8_BLOCK; the last block is filled up with zeros.
+#: Elements of a block of INT8_BLOCK and FP8_BLOCK; the last block is padded with zeros.
 SCALED_BLOCK = 256
-#: Such a block is a float32 scale, and a byte for each element.
+#: Bytes of a block of INT8_BLOCK or FP8_BLOCK: a float32 scale, and a byte for each element.
 SCALED_BYTES = 4 + SCALED_BLOCK
-#: Elements of a block of TOPK, of which each rank sends the k largest; filled up likewise.
+#: Elements of a block of TOPK, padded like those above. Each rank sends the k largest.
 TOPK_BLOCK = 512
 #: An element of TOPK is an index of 2 bytes and a bfloat16.
 TOPK_ENTRY_BYTES = 4
-#: The largest k. With more the indices would cost more than they save.
+#: The largest k. With a larger k the indices would cost more than they save.
 TOPK_MAX = TOPK_BLOCK // 2
 
 _SUMS = frozenset((ReduceOp.SUM, ReduceOp.AVG))
@@ -76,25 +76,23 @@ _INTEGER_OPS = _ALL_OPS - {ReduceOp.AVG}
 class Format:
     """How elements of one dtype travel."""
 
-    #: Bytes per element, as the layout counts them.
+    #: Bytes per element as the layout counts them.
     itemsize: int
     #: Elements that are encoded together.
     block: int = 1
     #: Bytes of one block of a contribution.
     push_block_bytes: int
-    #: A contribution may have this many times as many bytes per block, or any whole number of times
-    #: less.
+    #: A contribution may have any whole multiple of `push_block_bytes` per block, up to this factor.
     push_multiple_max: int = 1
     #: Bytes of one block of a result.
     result_block_bytes: int
-    #: Whether a result may have fewer bytes, which are known only when it comes.
+    #: Whether a result may be smaller, with a size that is known only when it arrives.
     may_shrink: bool = False
-    #: Ways in which contributions can be reduced.
+    #: Operations with which contributions can be reduced.
     ops: frozenset[ReduceOp]
-    #: What the setting `wire_dtype` calls this format; None if it cannot be chosen there.
+    #: Name of this format in the setting `wire_dtype`; None if it cannot be chosen there.
     setting: str | None = None
-    #: How many times larger than usual the chunks are that rank 0 chooses, because fewer bytes are
-    #: on the wire.
+    #: Factor by which rank 0 enlarges the usual chunks, because fewer bytes are on the wire.
     chunk_scale: int = 1
 
     def blocks(self, layout_bytes: int) -> int:
@@ -102,34 +100,34 @@ class Format:
         return -(-layout_bytes // (self.block * self.itemsize))
 
     def push_sizes(self, layout_bytes: int) -> tuple[int, int]:
-        """Return the least and the most bytes of a contribution; in between are multiples of the least."""
+        """Return the minimum and maximum bytes of a contribution. Sizes in between are multiples of the minimum."""
         least = self.blocks(layout_bytes) * self.push_block_bytes
         return least, least * self.push_multiple_max
 
     def is_push(self, nbytes: int, layout_bytes: int) -> bool:
-        """Whether a contribution may have `nbytes`."""
+        """Return whether a contribution may have `nbytes`."""
         least, most = self.push_sizes(layout_bytes)
         return nbytes == least or (least < nbytes <= most and nbytes % least == 0)
 
     def result_bytes(self, layout_bytes: int) -> int:
-        """Return the bytes of a result; the most, if it may shrink."""
+        """Return the bytes of a result, or the maximum if it may shrink."""
         return self.blocks(layout_bytes) * self.result_block_bytes
 
     def is_result(self, nbytes: int, layout_bytes: int) -> bool:
-        """Whether a result may have `nbytes`."""
+        """Return whether a result may have `nbytes`."""
         most = self.result_bytes(layout_bytes)
         return nbytes == most or (self.may_shrink and nbytes < most)
 
 
 def _plain(itemsize: int, ops: frozenset[ReduceOp], setting: str | None = None) -> Format:
-    """Return the format of elements that travel as they are."""
+    """Return the format of elements that are sent unchanged."""
     return Format(
         itemsize=itemsize, push_block_bytes=itemsize, result_block_bytes=itemsize, ops=ops, setting=setting
     )
 
 
 def _scaled(setting: str) -> Format:
-    """Return the format of blocks of a scale and a byte for each element: half the bytes that the layout counts."""
+    """Return the format of blocks with a scale and a byte per element, half the bytes that the layout counts."""
     return Format(
         itemsize=2,
         block=SCALED_BLOCK,
@@ -162,8 +160,7 @@ FORMATS: dict[DType, Format] = {
         may_shrink=True,
         ops=_SUMS,
         setting="topk",
-        # A few percent of the bytes are on the wire, but with larger chunks reducers would stand
-        # idle.
+        # A few percent of the bytes are on the wire, but larger chunks would leave reducers idle.
         chunk_scale=8,
     ),
 }

@@ -1,4 +1,4 @@
-"""How many file descriptors this process has and may have.
+"""Number and limit of this process's file descriptors.
 
 Shells and services start processes with a limit of 1024 or less, which a process may raise.
 """
@@ -10,7 +10,7 @@ import resource
 
 
 def in_use() -> int:
-    """Return how many descriptors are open. If none is left to count with, return the limit."""
+    """Return the number of open descriptors, or the limit if none is free for counting."""
     try:
         return len(os.listdir("/dev/fd"))  # on Linux a link to /proc/self/fd
     except FileNotFoundError:
@@ -23,7 +23,7 @@ def allow(count: int) -> int:
     """Raise the limit to `count` descriptors, as far as the hard limit allows.
 
     Returns:
-        How many of `count` are allowed now.
+        The number of `count` that are now allowed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
@@ -31,6 +31,6 @@ def allow(count: int) -> int:
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has another limit, which getrlimit does not show
+    except (OSError, ValueError):  # macOS has another limit that getrlimit does not show
         return soft
     return wanted

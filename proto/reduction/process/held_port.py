@@ -1,8 +1,8 @@
-"""Ports that a process keeps for a server which it starts, and starts again when that has ended.
+"""Hold ports for a server that this process starts and restarts.
 
-While a server is away anybody could listen at its port, and its clients would show their tokens there. So its
-parent binds the port as well, without listening. Linux lets nobody else bind it then but processes of the same
-user that also set SO_REUSEPORT, as the server does, and connections go to those that listen (socket(7)).
+While a server is down, any process could listen on its port, and its clients would show their tokens there. So
+its parent also binds the port, without listening. Linux then only lets processes of the same user bind it that
+also set SO_REUSEPORT, as the server does. Connections go to the listening processes (socket(7)).
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import os
 import socket
 from collections.abc import Sequence
 
-#: How many ports are tried until one is free on all addresses of the host.
+#: Number of ports to try until one is free on all addresses of the host.
 _TRIES = 16
 
 
 def hold(hosts: Sequence[str], port: int = 0) -> tuple[int, list[socket.socket]]:
-    """Bind a port on all addresses of some hosts; 0 picks one that is free there. Return it, and what holds it.
+    """Bind a port on all addresses of some hosts; 0 picks a free one. Return it and the sockets that hold it.
 
     Raises:
-        OSError: it is taken on one of them, or all refuse for another reason. The text names address and cause.
+        OSError: the port is taken on one address, or all addresses fail for another reason. The text names address
+            and cause.
     """
     addresses = dict.fromkeys(
         (info[0], info[4])
@@ -42,7 +43,7 @@ def hold(hosts: Sequence[str], port: int = 0) -> tuple[int, list[socket.socket]]
             else:
                 held.append(one)
                 chosen = one.getsockname()[1]
-        # A machine without IPv6 may still call ::1 localhost: one address is enough.
+        # A machine without IPv6 may still resolve localhost to ::1, so one address is enough.
         if held and not any(error.errno == errno.EADDRINUSE for error in errors):
             return chosen, held
         for one in held:

@@ -1,8 +1,8 @@
-"""A reducer that a process starts for its own jobs, on its own host, and starts again whenever it ends by itself.
+"""A reducer that a process starts on its own host for its own jobs, and restarts whenever it ends.
 
-It is the ordinary `reducer serve` in a process of its own. Its stdin is a pipe from its parent; the pipe closes
-however the parent ends, and the reducer ends then, too. Only who is told its token can use it, and nobody else
-can have its port while it is away.
+It is the ordinary `reducer serve` in a separate process. Its stdin is a pipe from its parent. The pipe closes
+however the parent ends, and then the reducer ends too. Only processes that know its token can use it, and no
+other process can take its port while it is down.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from reduction.process.ready import NotReady, close, wait_until_ready
 
 log = logging.getLogger(__name__)
 
-#: The process must listen after this many seconds.
+#: The process must be listening within this many seconds.
 START_S = 60.0
-#: The process is killed if it has not ended by itself this many seconds after its stdin was closed.
+#: The process is killed if it has not ended on its own this many seconds after its stdin was closed.
 STOP_S = 4.0
-#: Pause before a process that has ended is started again, in seconds; each time doubles it, up to the
+#: Pause before a process that has ended is restarted, in seconds. Each restart doubles it, up to the
 #: second number.
 RESTART_S, RESTART_MAX_S = 0.5, 30.0
-#: Seconds after which a process counts as steady: if it ends later, it is started again without a longer pause.
+#: Seconds after which a process counts as stable. If it ends later, it is restarted without a longer pause.
 STEADY_S = 60.0
 LOOPBACK = "127.0.0.1"
 
 
 class KeptReducer:
-    """A reducer process of ours. One thread at a time.
+    """Handle of a reducer process that this process started. Use it from one thread at a time.
 
     Args:
-        folder: the folder that has the package `reducer`.
+        folder: the folder with the package `reducer`.
         host: address to listen at.
-        token: that every job must show.
+        token: token that every job must show.
         options: more options of `serve`.
 
     Raises:
-        ReducerUnavailable: no port can be had there.
-        OSError: no process can be had.
+        ReducerUnavailable: there is no port available.
+        OSError: the process cannot be created.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class KeptReducer:
         #: HOST:PORT.
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._pause_s = RESTART_S
-        #: When the process starts again, None while it runs.
+        #: When the process will be restarted, None while it runs.
         self._again_at: float | None = None
         try:
             self._process = self._start()
@@ -74,10 +74,10 @@ class KeptReducer:
         return start_reducer(self._folder, [*options, *self._options], self.token)
 
     def wait_until_ready(self) -> None:
-        """Wait until it serves for the first time.
+        """Wait until the reducer serves for the first time.
 
         Raises:
-            ReducerUnavailable: it does not; its own message is on stderr.
+            ReducerUnavailable: it failed to start; its own message is on stderr.
         """
         try:
             wait_until_ready(self._process, START_S)
@@ -86,13 +86,13 @@ class KeptReducer:
             raise ReducerUnavailable(str(error)) from None
 
     def look(self, now_s: float) -> float:
-        """Start the process again if it has ended, after a pause. Return in how many seconds to look again.
+        """Restart the process after a pause if it has ended. Return the number of seconds until the next look.
 
         Args:
-            now_s: the time, monotonic.
+            now_s: monotonic time.
 
         Returns:
-            0 if the process runs: then look when it has ended.
+            0 if the process runs, in which case look again when it has ended.
         """
         code = self._process.poll()
         if code is None:
@@ -107,7 +107,7 @@ class KeptReducer:
             return self._again_at - now_s
         try:
             replaced, self._process = self._process, self._start()
-        except OSError as error:  # no memory for a process, perhaps
+        except OSError as error:  # perhaps there is no memory for a process
             log.warning("the reducer %s on this host cannot be started: %s", self.address, error)
             self._again_at = now_s + self._pause_s
             return self._pause_s
@@ -117,17 +117,17 @@ class KeptReducer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process was seen to have ended, and no other one has taken its place."""
+        """Whether the process was seen to have ended and has not been replaced."""
         return self._process.returncode is not None
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """Return the descriptors by which a forked child would keep the reducer alive, or its port."""
+        """Return the descriptors by which a forked child would keep the reducer or its port alive."""
         pipes = [self._process.stdin, self._process.stdout]
         numbers = [pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed]
         return set(), numbers + [one.fileno() for one in self._held if one.fileno() >= 0]
 
     def begin_stop(self) -> None:
-        """Let the process drain and end, in the background. It is not started again."""
+        """Let the process drain and end in the background. It is not restarted."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

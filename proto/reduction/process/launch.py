@@ -1,11 +1,11 @@
-"""How we start processes of our own, reducers and the I/O processes of ranks, with our code and the installed packages.
+"""Start reducers and the I/O processes of ranks with our code and the installed packages.
 
-`python -m reducer` would import from the working directory first, and PYTHONPATH comes before the
-installed packages: a user's `click.py` or `grpc.py` would run in our process, or end it. So the
+`python -m reducer` would import from the working directory first, and PYTHONPATH precedes the
+installed packages. A user's `click.py` or `grpc.py` would then run in our process, or end it. So the
 process is started by its path and without PYTHONPATH. The folders of PYTHONPATH come last in its
 `sys.path` (`reducer/__main__.py`), for packages that are found nowhere else.
 
-A reducer that we start has its settings from its command line alone: the variables REDUCER_<OPTION>
+A reducer that we start takes its settings only from its command line. The variables REDUCER_<OPTION>
 and a service manager's NOTIFY_SOCKET are for the process that an operator starts.
 """
 
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: Name of the environment variable with the folders for the end of the process's `sys.path`. The
-#: first of them is the one that has this package.
+#: first folder is the one with this package.
 VARIABLE = "REDUCTION_START_PATH"
-#: Beginning of the variables that are options of `reducer serve`.
+#: Prefix of the variables that are options of `reducer serve`.
 SETTINGS_PREFIX = "REDUCER_"
 
 
@@ -31,9 +31,9 @@ def reducer_command(
     """Return the beginning of a command, up to the name of the subcommand, and its environment.
 
     Args:
-        folder: the folder that has the package `reducer`.
-        with_settings: whether an operator's variables count for it, because it takes the place of the
-            process that the operator has started.
+        folder: the folder with the package `reducer`.
+        with_settings: whether the operator's variables apply, because the process replaces one that the
+            operator started.
     """
     path = os.path.join("reducer", "__main__.py")
     if with_settings:
@@ -45,9 +45,9 @@ def io_process_command(folder: str | os.PathLike[str]) -> tuple[list[str], dict[
     """Return the command of a rank's I/O process, and its environment.
 
     Args:
-        folder: the folder that has the package `worker_plugin`.
+        folder: the folder with the package `worker_plugin`.
     """
-    # The variable would have the process change its own torch, too.
+    # With this variable the process would also patch its own torch.
     return _command(folder, os.path.join("worker_plugin", "io_process", "__main__.py"), ("REDUCTION_AUTO",))
 
 
@@ -71,21 +71,21 @@ def start_reducer(
 ) -> subprocess.Popen[str]:
     """Start `reducer serve` as a child that ends when its stdin closes, however this process ends.
 
-    `ready.wait_until_ready` waits for it. Ctrl-C of a terminal does not reach it.
+    `ready.wait_until_ready` waits for it. Ctrl-C in a terminal does not reach it.
 
     Args:
-        folder: the folder that has the package `reducer`.
-        options: of `serve`.
-        token: which every job must show. It goes through a pipe, because all users of the machine can see a
-            command line.
+        folder: the folder with the package `reducer`.
+        options: options of `serve`.
+        token: token that every job must show. It is passed through a pipe, because all users of the machine can
+            see a command line.
     """
     command, environment = reducer_command(folder)
     first, writing = os.pipe()
     with open(first, "rb"):
-        # Where this process has no standard streams, the pipe has their numbers, which the child's get.
+        # If this process has no standard streams, the pipe has their numbers, which the child's streams get.
         reading = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
     with open(reading, "rb"):
-        # The writing end is closed before a child inherits it, or the reader would wait for more.
+        # Close the writing end before a child inherits it, or the reader would wait for more.
         with open(writing, "w") as file:
             file.write(f"*:{token}\n")
         return subprocess.Popen(
@@ -100,6 +100,6 @@ def start_reducer(
 
 
 def _entries(path: str) -> list[str]:
-    """Return the folders of a search path but the working directory, which an empty entry means as well."""
+    """Return the folders of a search path except the working directory, which an empty entry also means."""
     folders = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]
     return [folder for folder in folders if os.path.realpath(folder) != os.path.realpath(os.curdir)]

@@ -1,4 +1,4 @@
-"""Where this process runs, as others can compare it: its host, and how fast the link of that is."""
+"""The place of this process in a form that peers can compare: its host, and the rate of the host's link."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reduction.limits import ID_BYTES, LINK_MBIT_MAX
 
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([mgt])(?:bit(?:/s)?|bps)?", re.IGNORECASE)
 _MBIT = {"m": 1, "g": 1_000, "t": 1_000_000}
-#: linux/sockios.h.
+#: From linux/sockios.h.
 _SIOCGIFADDR = 0x8915
 
 
 def loopback_id() -> str:
-    """Return a string that two processes share just if they can reach each other on 127.0.0.1."""
+    """Return a string that two processes share if and only if they can reach each other on 127.0.0.1."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
@@ -28,10 +28,10 @@ def loopback_id() -> str:
 
 
 def local_socket(incarnation: bytes) -> str:
-    """Return the name of the UNIX socket at which a reducer's data port is found on its own host.
+    """Return the name of the UNIX socket of a reducer's data port on its own host.
 
-    It is an abstract one (unix(7)): it belongs to the network namespace, as 127.0.0.1 does, and not to
-    any file system.
+    It is an abstract socket (unix(7)), which belongs to the network namespace, like 127.0.0.1, and not to a
+    file system.
     """
     return f"\0reduction-server-{incarnation.hex()}"
 
@@ -40,11 +40,11 @@ def link_mbit(name: str, text: str) -> int:
     """Return the Mbit/s of a string such as 25G, 2.5G, 100M or 25Gbit/s; units are powers of 1000.
 
     Args:
-        name: of the setting, for the error.
-        text: its value.
+        name: name of the setting, for the error.
+        text: value of the setting.
 
     Raises:
-        ConfigError: it is no such text, or outside the limits.
+        ConfigError: `text` does not have this form, or is outside the limits.
     """
     match = _LINK.fullmatch(text.strip())
     mbit = 0 if match is None else round(float(match[1]) * _MBIT[match[2].lower()])
@@ -57,7 +57,7 @@ def link_mbit(name: str, text: str) -> int:
 
 
 def address_of_interface(name: str) -> str | None:
-    """Return the IPv4 address of a network interface, None if it has none, or if there is no such interface."""
+    """Return the IPv4 address of a network interface, or None if it has none or does not exist."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
@@ -67,5 +67,5 @@ def address_of_interface(name: str) -> str | None:
 
 
 def own_host() -> bytes:
-    """Return ID_BYTES that stand for `loopback_id` on the wire, where a boot's identity need not be seen."""
+    """Return a hash of `loopback_id` with ID_BYTES for the wire, which should not show a boot's identity."""
     return hashlib.blake2b(loopback_id().encode(), digest_size=ID_BYTES).digest()

@@ -1,4 +1,4 @@
-"""The line that `reducer serve` prints on stdout when it serves, and how a parent waits for it and for the end."""
+"""The line that `reducer serve` prints on stdout when it serves; a parent waits for it and for the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BEGINNING = "listening on "
 
 
 class NotReady(Exception):
-    """A reducer process ended, or said something else, or nothing in time; the message says which."""
+    """A reducer process ended, printed another line, or printed nothing in time; the message says which."""
 
 
 def ready_line(address: str) -> str:
@@ -19,16 +19,16 @@ def ready_line(address: str) -> str:
 
 
 def ready_address(line: str) -> str | None:
-    """Return HOST:PORT of such a line; None if it is another line."""
+    """Return HOST:PORT of a ready line, or None for any other line."""
     return line.removeprefix(_BEGINNING).strip() if line.startswith(_BEGINNING) else None
 
 
 def wait_until_ready(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """Wait until a reducer serves, and return its HOST:PORT. A process that does not get there is killed.
+    """Wait until a reducer serves, and return its HOST:PORT. Kill the process if it does not.
 
     Args:
-        process: `reducer serve`, whose stdout is a pipe. What it logs is on its stderr.
-        timeout_s: how long it may take, in seconds.
+        process: `reducer serve`, whose stdout is a pipe. Its log is on its stderr.
+        timeout_s: timeout in seconds.
 
     Raises:
         NotReady: the process does not serve.
@@ -56,11 +56,11 @@ def wait_until_ready(process: subprocess.Popen[str], timeout_s: float) -> str:
 def close(process: subprocess.Popen[str], timeout_s: float) -> None:
     """Close a reducer's pipes, wait for its end, and kill it if that takes too long.
 
-    A reducer with `--stop-with-stdin` ends because its stdin is closed; another one must have been told to end.
+    A reducer with `--stop-with-stdin` ends because its stdin is closed. Any other must already have been told to end.
 
     Args:
         process: `reducer serve`.
-        timeout_s: how long it may take to end, in seconds.
+        timeout_s: timeout for its end, in seconds.
     """
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

@@ -1,42 +1,40 @@
-"""Which free buffers are worth keeping; the rules that the memory pools of both sides share.
+"""Rules shared by the memory pools of both sides for which free buffers to keep.
 
-Buffers are reused for requests of exactly their size. A pattern of sizes that repeats should allocate
-nothing, and sizes that never come again must not pile up. Time is counted in takes.
+Buffers are reused for requests of exactly their size. A repeating pattern of sizes should allocate
+nothing, and sizes that never recur must not pile up. Time is counted in takes.
 
-1. Buffers in use and free buffers together have no more bytes than were recently in use at once. If
-   they have more, the free buffer that was unused for longest is dropped before a new one is
-   allocated. So the buffers of DDP's first step, which has the whole model in one bucket, make room
-   for those of the second step, and a user who needs a new size each time leaves nothing behind.
-2. Rule 1 alone would fail if large and small collectives take turns: 4 bytes more than were ever in
-   use at once would cost the buffer of 96 MiB, in each round. So if a size has to be allocated
-   although one of its buffers was dropped recently, it is taken for a part of a pattern: its buffers
-   stay, whatever rule 1 says. A buffer is allocated only while all others of its size are in use, so
-   each size has as many buffers as the pattern uses at once: for collectives of G bytes, 2 G at the
-   most. A buffer that was not used for PATTERN_TAKES takes is dropped.
-3. Sizes may also come again by chance, as lengths of strings do, and all of them together could be far
-   more than is ever in use. So while all buffers have more than PATTERN_TIMES the bytes that were in
-   use at once, "recently" in rule 2 means the last PEAK_TAKES takes, and not the last PATTERN_TAKES.
-   A pattern that is shorter than PEAK_TAKES has no limit.
+1. Buffers in use and free buffers together have no more bytes than the recent peak in use. If they
+   have more, the free buffer that was unused for longest is dropped before a new one is allocated.
+   So the buffers of DDP's first step, which has the whole model in one bucket, make room for those of
+   the second step, and a user who needs a new size each time leaves nothing behind.
+2. Rule 1 alone would fail if large and small collectives alternate. A request that exceeds the peak by
+   4 bytes would drop a buffer of 96 MiB in each round. So if a size has to be allocated although one
+   of its buffers was dropped recently, it is taken as part of a pattern, and its buffers stay
+   regardless of rule 1. A buffer is allocated only while all others of its size are in use, so each
+   size has as many buffers as the pattern uses at the same time: at most 2 G for collectives of G
+   bytes. A buffer that was not used for PATTERN_TAKES takes is dropped.
+3. Sizes may also recur by chance, as lengths of strings do, and all of them together could be far more
+   than is ever in use. So while all buffers have more than PATTERN_TIMES the peak, "recently" in rule 2
+   means the last PEAK_TAKES takes instead of the last PATTERN_TAKES. A pattern that is shorter than
+   PEAK_TAKES has no limit.
 """
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-#: The most bytes that were in use at once are remembered for this many takes, or up to twice as
-#: many.
+#: The peak of bytes in use is remembered for this many takes, or up to twice as many.
 PEAK_TAKES = 256
 #: A pattern of sizes may take this many takes until it repeats.
 PATTERN_TAKES = 4096
-#: A pattern that is longer than PEAK_TAKES may have this many times the bytes that were in use at
-#: once.
+#: A pattern that is longer than PEAK_TAKES may have this many times the peak of bytes in use.
 PATTERN_TIMES = 8
 
 B = TypeVar("B")
 
 
 class _Peak:
-    """The highest recent value: the highest since the turn before the last one."""
+    """The highest recent value, which is the highest since the turn before the last one."""
 
     def __init__(self, value: int = 0) -> None:
         self.since_turn = value
@@ -51,10 +49,10 @@ class _Peak:
 
 
 class Shelf(Generic[B]):
-    """The free buffers of a pool, and the number of bytes in use. For one thread at a time.
+    """The free buffers of a pool, and the number of bytes in use. Use it from one thread at a time.
 
     Args:
-        extra_bytes_max: the most bytes that rule 2 may keep beyond rule 1; None for no limit.
+        extra_bytes_max: maximum bytes that rule 2 may keep beyond rule 1; None for no limit.
     """
 
     def __init__(self, extra_bytes_max: int | None = None) -> None:
@@ -62,22 +60,22 @@ class Shelf(Generic[B]):
         self.free_bytes = 0
         self._extra_bytes_max = extra_bytes_max
         self._takes = 0
-        #: By size, the free buffers and the takes at which they came back. The buffer that was
-        #: unused for longest comes first.
+        #: Free buffers of each size and the takes at which they were returned. The buffer that was unused
+        #: for longest comes first.
         self._free: dict[int, list[tuple[int, B]]] = {}
         #: Bytes of the free buffers that rule 2 does not protect.
         self._loose_bytes = 0
-        #: By size, the take at which rule 1 dropped a buffer; oldest first.
+        #: Take at which rule 1 dropped a buffer of each size, oldest first.
         self._gone: dict[int, int] = {}
-        #: By size that rule 2 protects, the take that last requested it.
+        #: Take that last requested each size that rule 2 protects.
         self._recurring: dict[int, int] = {}
         self._peak = _Peak()
         self._long_peak = _Peak()
 
     def take(self, nbytes: int) -> B | None:
-        """Return a free buffer of this size. If there is none, return None: the caller must allocate one.
+        """Return a free buffer of this size, or None if the caller must allocate one.
 
-        Either way it counts as in use.
+        In both cases it counts as in use.
         """
         self._takes += 1
         self.used_bytes += nbytes
@@ -100,7 +98,7 @@ class Shelf(Generic[B]):
         return None
 
     def give(self, nbytes: int, buffer: B) -> None:
-        """Accept a buffer that is not used any more."""
+        """Accept a buffer that is no longer used."""
         self.used_bytes -= nbytes
         self.free_bytes += nbytes
         if nbytes not in self._recurring:
@@ -133,7 +131,7 @@ class Shelf(Generic[B]):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what was not used recently."""
+        """Drop buffers and sizes that were not used recently."""
         since = self._since
         for nbytes in list(self._free):
             while self._free[nbytes] and self._free[nbytes][0][0] < since:

@@ -1,1 +1,1 @@
-"""TLS files, tokens, and why a TLS handshake was refused."""
+"""TLS files, tokens, and diagnosis of refused TLS handshakes."""

@@ -1,6 +1,6 @@
-"""From when and until when certificates are valid. Python's ssl tells that only of a peer's certificate and of CAs.
+"""Validity periods of certificates. Python's ssl reports them only for a peer's certificate and for CAs.
 
-A certificate is DER: a tag, a length and a content, nested (RFC 5280, section 4.1):
+A certificate is DER, nested elements with a tag, a length and a content (RFC 5280, section 4.1):
 
     Certificate ::= SEQUENCE { tbsCertificate, ... }
     tbsCertificate ::= SEQUENCE { version [0] or absent, serialNumber, signature, issuer, validity, ... }
@@ -22,32 +22,32 @@ _UTC_TIME_TAG = 0x17
 
 
 class Validity(NamedTuple):
-    """From when and until when a certificate is valid, in seconds since 1970."""
+    """Validity period of a certificate, in seconds since 1970."""
 
     begin: float
     end: float
 
     def trouble(self, now: float) -> str:
-        """Return what is wrong with the certificate at a time, with the date; empty if nothing is."""
+        """Return why the certificate is not valid at a time, with the date; empty if it is valid."""
         if now > self.end:
             return f"expired on {date(self.end)}"
         return f"is not valid before {date(self.begin)}" if now < self.begin else ""
 
 
 def date(when: float) -> str:
-    """Return a time as messages show it."""
+    """Return a time in the format of messages."""
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def validities(pem: bytes, path: str) -> list[Validity]:
-    """Return the validity of each certificate of a PEM file; the first one is whose file it is.
+    """Return the validity of each certificate of a PEM file. The first one is the file owner's.
 
     Args:
-        pem: the file's content, with one certificate or more.
-        path: of the file, for the error.
+        pem: the file's content, with one or more certificates.
+        path: path of the file, for the error.
 
     Raises:
-        ConfigError: it holds no certificate, or one that cannot be read.
+        ConfigError: the file has no certificate, or one that cannot be read.
     """
     try:
         blocks = _blocks(pem.decode("ascii", "replace"))
@@ -68,8 +68,8 @@ def validity(der: bytes) -> Validity:
     """Return the validity of a certificate in DER.
 
     Raises:
-        ValueError: it is none.
-        IndexError: the same.
+        ValueError: `der` is not a certificate.
+        IndexError: `der` is not a certificate.
     """
     [(_, certificate)] = _items(der)
     fields = _items(_items(certificate)[0][1])
@@ -86,11 +86,11 @@ def _time(tag: int, when: bytes) -> float:
 
 
 def _items(data: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of each element in a DER content.
+    """Return tag and content of each element in DER content.
 
     Raises:
         ValueError: an element is longer than the data.
-        IndexError: the data end within a head.
+        IndexError: the data ends within a header.
     """
     items = []
     while data:

@@ -1,6 +1,6 @@
-"""The three PEM files of mutual TLS, as both sides use them; only their paths are kept.
+"""The three PEM files of mutual TLS on either side. Only their paths are kept.
 
-Files are read when a process starts or connects. What was read is handed to gRPC and not kept here, so neither a
+Files are read when a process starts or connects. Their contents are passed to gRPC and not kept here, so neither a
 repr nor a pickle can show a secret.
 """
 
@@ -29,7 +29,7 @@ class TlsFiles:
     ca: str
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return key, certificate and CA, in the order in which gRPC wants them.
+        """Return key, certificate and CA, in the order that gRPC expects.
 
         Raises:
             ConfigError: see `client_context`.
@@ -39,10 +39,10 @@ class TlsFiles:
         return key, read_file(self.cert, "the certificate"), read_file(self.ca, "the CA's certificates")
 
     def trouble(self) -> str:
-        """Return why nobody accepts our certificate at this moment; empty if its dates are right, or cannot be read."""
+        """Return why peers would reject our certificate now; empty if its dates are right or cannot be read."""
         try:
             first, *_ = validities(read_file(self.cert, "the certificate"), self.cert)
-        except ConfigError:  # what is wrong with the file shows when it is used
+        except ConfigError:  # the error will show when the file is used
             return ""
         trouble = first.trouble(time.time())
         return trouble and f"our certificate {self.cert} {trouble}: renew it, or set the clock"
@@ -56,7 +56,7 @@ class TlsFiles:
         return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context that shows our certificate, demands one of the client and checks it. TLS 1.3 only.
+        """Return a context that shows our certificate, and demands and checks the client's. TLS 1.3 only.
 
         Raises:
             ConfigError: see `client_context`.
@@ -64,11 +64,11 @@ class TlsFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
-        context.num_tickets = 0  # no session is resumed, so that every connection shows its certificate
+        context.num_tickets = 0  # disables session resumption, so that every connection shows its certificate
         return self._loaded(context)
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        # As gRPC does: each certificate in the CA's file is trusted, also one that another CA has signed.
+        # As in gRPC, each certificate in the CA's file is trusted, even one signed by another CA.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             context.load_verify_locations(self.ca)
@@ -83,14 +83,14 @@ class TlsFiles:
         return context
 
     def _password(self) -> str:
-        """Refuse an encrypted key: OpenSSL would ask for its passphrase on the terminal, and gRPC cannot use it."""
+        """Refuse an encrypted key, because OpenSSL would prompt for its passphrase, and gRPC cannot use it."""
         raise ConfigError(f"the private key {self.key} is encrypted: store it without a passphrase")
 
 
 def tls_files(
     cert: str | None, key: str | None, ca: str | None, names: tuple[str, str, str]
 ) -> TlsFiles | None:
-    """Return the files if all three are named, None if none is; `names` are those of the settings.
+    """Return the files if all three are named, None if none is; `names` are the names of the settings.
 
     Raises:
         ConfigError: some are named and some are not.
@@ -120,7 +120,7 @@ def read_file(path: str, what: str) -> bytes:
     """Return a file's content.
 
     Raises:
-        ConfigError: it cannot be read, or has more than FILE_BYTES_MAX bytes.
+        ConfigError: the file cannot be read, or has more than FILE_BYTES_MAX bytes.
     """
     try:
         with open(path, "rb") as file:

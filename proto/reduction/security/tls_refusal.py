@@ -1,8 +1,8 @@
-"""Why a connection to a reducer fails at TLS: gRPC reports "Socket closed" whatever the reason.
+"""Find out why TLS to a reducer fails, because gRPC always reports "Socket closed".
 
-A worker that could not connect does the handshake once more without gRPC. With TLS 1.3 a client has
-finished its handshake before the server checks its certificate. So a refusal shows as an end of the
-connection where an HTTP/2 server would send its first bytes.
+A worker that could not connect repeats the handshake without gRPC. With TLS 1.3 a client finishes its
+handshake before the server checks its certificate. So after a refusal the connection ends where an
+HTTP/2 server would send its first bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import time
 from reduction.security.expiry import validity
 from reduction.security.tls import TlsFiles
 
-#: Seconds that the handshake and the first byte of the answer may take.
+#: Timeout for the handshake and the first byte of the answer, in seconds.
 ANSWER_S = 2.0
 
 
 async def why_refused(address: str, tls: TlsFiles | None, timeout_s: float = ANSWER_S) -> str | None:
-    """Return what is wrong with TLS between us and HOST:PORT; None if TLS works, or that cannot be found out."""
+    """Return why TLS to HOST:PORT fails; None if it works, or if the reason cannot be found."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _handshake(address, tls)
     except (OSError, ValueError):
-        # The reducer is away or slow (TimeoutError), the address is not a HOST:PORT, or a file has
+        # The reducer is down or slow (TimeoutError), the address is not HOST:PORT, or a file has
         # changed (ConfigError).
         return None
 
@@ -63,9 +63,9 @@ async def _connect(
 
 
 async def _dates_trouble(address: str) -> str:
-    """Return what is wrong with the dates of the peer's certificate, with the date, which OpenSSL does not tell.
+    """Return why the peer's certificate is not valid now, with the date, which OpenSSL does not report.
 
-    Empty if nothing is, or they cannot be read.
+    Empty if it is valid, or its dates cannot be read.
     """
     try:
         async with asyncio.timeout(ANSWER_S / 2):
@@ -81,7 +81,7 @@ async def _dates_trouble(address: str) -> str:
 
 
 def _blind_context() -> ssl.SSLContext:
-    """Return a context that accepts any certificate: it only finds out whether the peer speaks TLS."""
+    """Return a context that accepts any certificate, and so only tests whether the peer speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

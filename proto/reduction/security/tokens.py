@@ -1,8 +1,8 @@
-"""Shared tokens: the file that both sides read, how a token travels, how it is compared.
+"""Shared tokens: the file that both sides read, the metadata that carries a token, and the comparison.
 
-The file has a line `JOB:TOKEN` per job, or `*:TOKEN` for every job without a line of its own. A job's name may
-contain colons, a token may not, so the last one counts. Spaces around both are ignored, and so are empty lines
-and lines that begin with `#`. The line of a job is that of its rails as well (`rails.py`), unless one has its own.
+The file has a line `JOB:TOKEN` per job, or `*:TOKEN` for every job without its own line. A job's name may contain
+colons but a token may not, so the last colon counts. Spaces around both are ignored, and so are empty lines and
+lines that begin with `#`. A job's line also applies to its rails (`rails.py`), unless a rail has its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reduction.security.tls import read_private
 
 log = logging.getLogger(__name__)
 
-#: The name that stands for every job without a line of its own.
+#: The name that stands for every job without its own line.
 ANY = "*"
 #: A shorter token can be guessed, so it causes a warning.
 TOKEN_CHARS_ADVISED = 16
@@ -40,8 +40,7 @@ class TokenTable:
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self._tokens = dict(tokens)
-        # A job without a token is compared with this, so that refusing it takes as long as any
-        # refusal.
+        # Stands for the token of a job without one, so that all refusals take equally long.
         self._nobody = secrets.token_hex()
 
     def __repr__(self) -> str:
@@ -51,16 +50,16 @@ class TokenTable:
         raise TypeError("tokens are never pickled; pass the path of their file")
 
     def replace_by(self, other: TokenTable) -> None:
-        """Have the tokens of another table from now on."""
+        """Take over the tokens of another table."""
         self._tokens = other._tokens
 
     def of(self, job: str) -> str | None:
-        """Return the token of a job: from its own line, else that of the job whose rail it is, else that of `*`."""
+        """Return the token of a job: from its own line, else from that of the job whose rail it is, else from `*`."""
         rest = self._tokens.get(ANY)
         return self._tokens.get(job) or self._tokens.get(job_of(job), rest)
 
     def line_of(self, job: str) -> str:
-        """Return the name of the line that has a job's token; empty if the table has no other line."""
+        """Return the name of the line with a job's token; empty if the table has no other line."""
         if len(self._tokens) < 2:
             return ""
         return next((name for name in (job, job_of(job)) if name in self._tokens), ANY)
@@ -70,16 +69,16 @@ class TokenTable:
         return self._tokens.get(ANY) or next(iter(self._tokens.values()))
 
     def admits(self, job: str, shown: str) -> bool:
-        """Whether this is the job's token. It takes the same time whatever is wrong with the token."""
+        """Return whether this is the job's token, in a time that does not depend on the token's errors."""
         return _equal(self.of(job) or self._nobody, shown)
 
     def may_drain(self, shown: str) -> bool:
-        """Whether this token may end the reducer for all jobs: that of `*`, or any if there is no such line."""
+        """Return whether this token may end the reducer for all jobs: that of `*`, or any token without such a line."""
         rest = self._tokens.get(ANY)
         return self.knows(shown) if rest is None else _equal(rest, shown)
 
     def knows(self, shown: str) -> bool:
-        """Whether this is the token of any line."""
+        """Return whether this is the token of any line."""
         return sum(_equal(token, shown) for token in self._tokens.values()) > 0
 
 
@@ -130,7 +129,7 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 def _equal(known: str, shown: str) -> bool:
-    # Digests have equal length; the time of compare_digest would show whether lengths differ.
+    # Digests have equal length. For raw tokens the time of compare_digest would reveal whether lengths differ.
     return hmac.compare_digest(_digest(known), _digest(shown))
 
 

@@ -1,7 +1,7 @@
-"""When each collective was issued, pushed, summed and delivered: what ranks record, and what is read from it.
+"""Times at which each collective was issued, pushed, summed and delivered: records of ranks, and their analysis.
 
-record.py    what one rank writes down, and its file
-clocks.py    how far the clocks of several hosts are apart
-chrome.py    the file that Perfetto and chrome://tracing show
+record.py    the record of one rank, and its file
+clocks.py    offsets between the clocks of several hosts
+chrome.py    the file for Perfetto and chrome://tracing
 verdict.py   where the time went, in words
 """

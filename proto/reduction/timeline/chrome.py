@@ -1,12 +1,11 @@
-"""The file that Perfetto and chrome://tracing show: Chrome's JSON trace format, with one process per rank and reducer.
+"""Traces for Perfetto and chrome://tracing in Chrome's JSON format, with one process per rank and reducer.
 
 The format is "Trace Event Format" by Nat Duca and Dror Gross. Its times are microseconds. The key
-baseTimeNanoseconds says when time 0 is, in nanoseconds since 1970: torch.profiler writes it as well
-(Kineto, since torch 2.4).
+baseTimeNanoseconds is the time 0 in nanoseconds since 1970. torch.profiler also writes it (Kineto,
+since torch 2.4).
 
-Collectives overlap, and slices that cross each other on one line are lost in Perfetto. So a rank has
-one line for collectives and one for each reducer, and on each of them "async" events with an id of
-their own.
+Collectives overlap, and Perfetto loses slices that cross each other on one line. So a rank has one line
+for collectives and one for each reducer, each with "async" events that have their own ids.
 """
 
 from __future__ import annotations
@@ -66,16 +65,16 @@ def document(
 def add_profile(
     document: dict[str, Any], profile: dict[str, Any], records: Sequence[Record], clocks: Sequence[Offset]
 ) -> None:
-    """Put what torch.profiler has exported onto the time line of a trace.
+    """Add an export of torch.profiler to the time line of a trace.
 
     Args:
-        document: what `document` has made of the records. It gets the events.
-        profile: what `export_chrome_trace` has written. Its events are changed.
-        records: of the trace.
-        clocks: their offsets.
+        document: result of `document` for the records. The events are added to it.
+        profile: output of `export_chrome_trace`. Its events are changed.
+        records: records of the trace.
+        clocks: clock offsets of the records.
 
     Raises:
-        ConfigError: it is no such thing, or comes from a host without a record.
+        ConfigError: `profile` is not such an export, or comes from a host without a record.
     """
     try:
         host, events = profile["host_name"], profile["traceEvents"]
@@ -86,7 +85,7 @@ def add_profile(
             raise ConfigError(
                 f"host {host!r} has no record in this trace, only {sorted({record.host for record in records})}"
             )
-        # From the host's wall clock to its monotonic one, to the first record's, and to that one's wall clock.
+        # From the host's wall clock to its monotonic clock, to the first record's, and to the wall clock of that.
         shift_s = records[0].unix_offset - records[number].unix_offset - clocks[number].seconds
         shift_us = (base_s + shift_s - document["baseTimeNanoseconds"] / 1e9) * 1e6
         rank = profile.get("distributedInfo", {}).get("rank", "?")
@@ -96,7 +95,7 @@ def add_profile(
                 event["ts"] += shift_us
             if event.get("name") == "process_name":
                 event["args"]["name"] += f", rank {rank} ({host}), torch.profiler"
-            # Process numbers of several hosts may be the same.
+            # Processes of different hosts may have the same number.
             event["pid"] = f"{event['pid']} of {host}" if event["pid"] in others else event["pid"]
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"it is nothing that torch.profiler 2.4 or later exports: {error!r}") from None
@@ -114,7 +113,7 @@ def _rank_events(pid: int, record: Record, begin: float) -> Iterator[Event]:
     for span in record.spans:
         for tid, whole, parts in _lines(span, addresses):
             event = {"cat": "reduction", "pid": pid, "tid": tid, "id": f"{pid}.{tid}.{whole[0]}"}
-            # The whole one begins before its parts and ends after them, in the file too.
+            # The whole slice begins before its parts and ends after them, also in the file.
             name, start, end = whole
             yield event | {"ph": "b", "name": name, "ts": _us(start - begin), "args": _arguments(span)}
             for part, since, until in parts:
@@ -126,7 +125,7 @@ def _rank_events(pid: int, record: Record, begin: float) -> Iterator[Event]:
 
 
 def _reducer_events(pid: int, record: ReducerRecord, begin: float) -> Iterator[Event]:
-    """Yield the events of one reducer: each collective from its first push to its last result."""
+    """Yield the events of one reducer, each collective from its first push to its last result."""
     title = f"{record.job} reducer {record.address} ({record.host})"
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
     yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "args": {"name": "sums"}}
@@ -152,7 +151,7 @@ def _reducer_events(pid: int, record: ReducerRecord, begin: float) -> Iterator[E
 
 
 def _lines(span: Span, addresses: Sequence[str]) -> Iterator[tuple[int, Slice, list[Slice]]]:
-    """Yield the slice of a collective on each line where it is, and the parts inside of that."""
+    """Yield the slice of a collective on each of its lines, and the parts of the slice."""
     times = (span.issued, span.taken, span.last_push, span.whole, span.done)
     end = max(time for time in times if time is not None)
     yield 0, (f"{span.seq}: {span.what}", span.issued, end), list(phases(span))
@@ -160,18 +159,18 @@ def _lines(span: Span, addresses: Sequence[str]) -> Iterator[tuple[int, Slice, l
         parts = [("push", lane.first_push, lane.last_push)]
         if lane.first_result is not None and lane.last_result is not None:
             parts.append(("results", lane.first_result, lane.last_result))
-        # The first results come while the last bytes are pushed, so these two overlap.
+        # The first results arrive while the last bytes are pushed, so these two overlap.
         for name, start, stop in parts:
             yield addresses.index(address) + 1, (f"{name} {span.seq}", start, stop), []
 
 
 def phases(span: Span) -> Iterator[Slice]:
-    """Yield the name, start and end of each part of a collective that is over; together they are all of its time.
+    """Yield the name, start and end of each finished part of a collective; together they cover all of its time.
 
-    handed over: from the user's thread to the one that sends; on a GPU with the copy to the host.
-    waiting to push: other collectives are on their way, or the credit is used up.
-    pushing: from the first byte to the last one.
-    waiting for results: of the last bytes, that is for other ranks, reducers and the way back.
+    handed over: from the user's thread to the sending thread; on a GPU this includes the copy to the host.
+    waiting to push: other collectives are in flight, or the credit is used up.
+    pushing: from the first byte to the last.
+    waiting for results: for those of the last bytes, that is for other ranks, reducers and the way back.
     delivered: copied to the tensor, and the future completed.
     """
     names = ("handed over", "waiting to push", "pushing", "waiting for results", "delivered")

@@ -1,1 +1,1 @@
-"""Where each platform says which hosts are reducers."""
+"""Read from each platform which hosts are reducers."""

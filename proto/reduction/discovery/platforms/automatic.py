@@ -1,4 +1,4 @@
-"""Platforms that name reducers without being asked. Nothing is guessed: the pool or group must be there."""
+"""Platforms that name reducers without any setting. Nothing is guessed: the pool or group must exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reduction.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Texts that name reducers, and who says so."""
+    """Texts that name reducers, and their source."""
 
     texts: tuple[str, ...]
     source: str
@@ -23,14 +23,14 @@ def named_by_platform(environ: Mapping[str, str]) -> Named | None:
     """Return the reducers of `naming_platform`.
 
     Raises:
-        ConfigError: see there.
+        ConfigError: see `naming_platform`.
     """
     found = naming_platform(environ)
     return None if found is None else Named(found[0].reducers, found[1])
 
 
 def naming_platform(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
-    """Return a cluster that has Vertex AI's third worker pool or SageMaker's instance group `reducers`, and its source.
+    """Return the cluster with Vertex AI's third worker pool or SageMaker's group `reducers`, and its source.
 
     Raises:
         ConfigError: a platform's document is malformed, or two platforms name reducers.
@@ -50,10 +50,10 @@ def naming_platform(environ: Mapping[str, str]) -> tuple[Cluster, str] | None:
 def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
     """Return the cluster of a Vertex AI or SageMaker job, None on other machines.
 
-    It has no reducers if the job has none: no third worker pool, or no instance group `reducers`.
+    It has no reducers if the job has no third worker pool or no instance group `reducers`.
 
     Raises:
-        ConfigError: a document is malformed, or both platforms are there.
+        ConfigError: a document is malformed, or both platforms have one.
     """
     clusters = _clusters(environ)
     if len(clusters) > 1:
@@ -63,7 +63,7 @@ def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def _clusters(environ: Mapping[str, str]) -> list[tuple[Cluster, str]]:
-    """Return what the documents of platforms say, each with its name."""
+    """Return the cluster of each platform's document, and the document's name."""
     found = []
     if spec := environ.get(vertex.VARIABLE):
         found.append((vertex.parse(spec), vertex.VARIABLE))

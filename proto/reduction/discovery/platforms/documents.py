@@ -1,4 +1,4 @@
-"""Reads the documents of platforms: JSON of known shapes, and short errors where the shape is another."""
+"""Read the JSON documents of platforms, with short errors where their shape is unexpected."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from reduction.errors import ConfigError
 
 _T = TypeVar("_T")
 
-#: As many characters of a document are shown in an error.
+#: Number of characters of a document that are shown in an error.
 SHOWN_CHARACTERS = 200
 
 
 class Malformed(Exception):
-    """A document has another shape than its platform gives it; the message says where."""
+    """A document does not have the shape that its platform writes; the message says where."""
 
 
 def parse_document(source: str, writer: str, text: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
-    """Return what a function makes of a document that is a JSON object.
+    """Parse a document as a JSON object, and return the result of a function of it.
 
     Args:
         source: where the document was found.
-        writer: whose form it should have.
+        writer: the platform that should have written it.
         text: the document.
         parse: takes the object, and may raise `Malformed`.
 
     Raises:
-        ConfigError: it is no object, or `parse` has raised.
+        ConfigError: the document is not an object, or `parse` raised `Malformed`.
     """
     try:
         document = json.loads(text)
@@ -41,19 +41,19 @@ def parse_document(source: str, writer: str, text: str, parse: Callable[[dict[st
 
 
 def strings(fields: Mapping[str, Any], key: str) -> list[str]:
-    """Return a list of strings, empty if there is none of this key.
+    """Return the list of strings at a key, or an empty list if the key is missing.
 
     Raises:
-        Malformed: it is something else.
+        Malformed: the value is not a list of strings.
     """
     return _list(fields, key, str, "strings")
 
 
 def objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects, empty if there is none of this key.
+    """Return the list of objects at a key, or an empty list if the key is missing.
 
     Raises:
-        Malformed: it is something else.
+        Malformed: the value is not a list of objects.
     """
     return _list(fields, key, dict, "objects")
 

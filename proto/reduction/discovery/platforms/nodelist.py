@@ -1,6 +1,6 @@
-"""Slurm's node lists, such as `gpu[01-02,7],cpu3`: what `scontrol show hostnames` would print.
+"""Expand Slurm's node lists, such as `gpu[01-02,7],cpu3`, as `scontrol show hostnames` does.
 
-Containers often have no `scontrol`, and the libraries on PyPI have licences that we cannot ship.
+Containers often lack `scontrol`, and the libraries on PyPI have licences that we cannot ship.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def hostnames(text: str) -> tuple[str, ...]:
     """Return the names of the nodes, in the order of the list.
 
     Raises:
-        ConfigError: it is not a node list, or has too many nodes.
+        ConfigError: the text is not a node list, or has too many nodes.
     """
     names: list[str] = []
     position = 0
@@ -53,7 +53,7 @@ def _expanded(element: str, text: str, room: int) -> list[str]:
 
 
 def _numbers(ranges: str, text: str, room: int) -> list[str]:
-    """Return the numbers of `01-03,7`. The first of a range says how many digits all have."""
+    """Return the numbers of `01-03,7`. The first number of a range sets the width of all."""
     numbers: list[str] = []
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part)

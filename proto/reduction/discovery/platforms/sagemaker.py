@@ -1,14 +1,13 @@
 """SageMaker: `sagemaker:GROUP:PORT` is an instance group of a heterogeneous cluster.
 
-Its hosts are in resourceconfig.json, of which the training toolkit puts a copy into SM_RESOURCE_CONFIG:
+Its hosts are in resourceconfig.json. The training toolkit copies that document into SM_RESOURCE_CONFIG:
 https://github.com/aws/sagemaker-training-toolkit
 
     {"current_host": "algo-1", "current_group_name": "gpu", "hosts": ["algo-1", "algo-2"],
      "instance_groups": [{"instance_group_name": "gpu", "hosts": ["algo-1"]}, ...]}
 
-Hosts of a group are in no order. The group of this host is found by the host's name, because its key
-is another one, `current_instance_group`, in the toolkit's local stand-in. All groups but that of the
-reducers are workers.
+Hosts of a group are in no order. This host's group is found by the host's name, because the toolkit's
+local stand-in uses another key, `current_instance_group`. All groups except the reducers' are workers.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ def path(environ: Mapping[str, str]) -> Path:
 
 
 def read(environ: Mapping[str, str]) -> str | None:
-    """Return the document, None if this is no SageMaker training.
+    """Return the document, None if this is not a SageMaker training job.
 
     Raises:
-        ConfigError: the file is there and cannot be read.
+        ConfigError: the file exists but cannot be read.
     """
     if document := environ.get(VARIABLE):
         return document
@@ -69,10 +68,10 @@ def read(environ: Mapping[str, str]) -> str | None:
 
 
 def parse(document: str, group: str = GROUP, port: int = DEFAULT_PORT) -> Cluster:
-    """Return the cluster of a resourceconfig.json with the reducers in one of its groups; none if that is not there.
+    """Return the cluster of a resourceconfig.json. The given group has the reducers; there are none without it.
 
     Raises:
-        ConfigError: it is malformed, or the group has no hosts.
+        ConfigError: the document is malformed, or the group has no hosts.
     """
     own, hosts_of = _read(document)
     if hosts_of.get(group) == []:
@@ -83,7 +82,7 @@ def parse(document: str, group: str = GROUP, port: int = DEFAULT_PORT) -> Cluste
 
 
 def _read(document: str) -> tuple[Any, dict[str, list[str]]]:
-    """Return what the document calls this host, and the hosts of each group, sorted by their numbers."""
+    """Return the document's name for this host, and the hosts of each group, sorted by their numbers."""
     return parse_document("resourceconfig.json", "SageMaker", document, _hosts)
 
 

@@ -1,7 +1,7 @@
 """Slurm: `slurm:GROUP:PORT` is a component of a heterogeneous job, `slurm:nodes=LIST:PORT` names nodes.
 
-Every step of a heterogeneous job has SLURM_JOB_NODELIST_HET_GROUP_n of all components, while
-SLURM_JOB_NODELIST is that of its own: https://slurm.schedmd.com/heterogeneous_jobs.html
+Every step of a heterogeneous job has SLURM_JOB_NODELIST_HET_GROUP_n for each component n, while
+SLURM_JOB_NODELIST is for its own component: https://slurm.schedmd.com/heterogeneous_jobs.html
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster. All nodes of the job that have no reducer are workers.
 
     Raises:
-        ConfigError: the string is not of one of the forms, a node list is malformed, or the job has no
-            such component.
+        ConfigError: the string has neither form, a node list is malformed, or the job has no such
+            component.
     """
     where, _, port = text.partition(":")[2].rpartition(":")
     number = port_of(text, port)

@@ -1,6 +1,6 @@
 """Vertex AI: `vertex:` is the third worker pool of CLUSTER_SPEC, as for Google's own Reduction Server.
 
-https://cloud.google.com/vertex-ai/docs/training/distributed-training says what the variable has:
+https://cloud.google.com/vertex-ai/docs/training/distributed-training describes the variable:
 
     {"cluster": {"workerpool0": ["HOST:2222"], "workerpool2": [...]}, "task": {"type": "workerpool0",
      "index": 0, "trial": "1"}}
@@ -26,7 +26,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster; `text` is `vertex:`, or `vertex:workerpoolN` if the reducers are in pool N.
 
     Raises:
-        ConfigError: the variable is not set or malformed, or the pool is empty.
+        ConfigError: the variable is unset or malformed, or the pool is empty.
     """
     pool = text.partition(":")[2] or POOL
     if re.fullmatch("workerpool[1-3]", pool) is None:
@@ -43,10 +43,10 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
 
 
 def parse(spec: str, pool: str = POOL) -> Cluster:
-    """Return the cluster of a CLUSTER_SPEC; its `reducers` are empty if the pool is.
+    """Return the cluster of a CLUSTER_SPEC. Its `reducers` are empty if the pool is.
 
     Raises:
-        ConfigError: it is malformed.
+        ConfigError: `spec` is malformed.
     """
     return parse_document(VARIABLE, "Vertex AI", spec, lambda document: _parse(document, pool))
 

@@ -1,1 +1,1 @@
-"""The CPU process that owns shards and sums what the workers push."""
+"""The CPU process that owns shards and sums the workers' pushes."""

@@ -1,8 +1,8 @@
-"""`python -m reducer` is the `reducer` command, and so is this file when it is run by its path.
+"""The `reducer` command, as `python -m reducer` or when this file is run by its path.
 
 `launch.reducer_command` runs it by its path. It then uses the packages `reducer` and `reduction` of
-the process that started it, and otherwise the installed packages: no folder of the user's comes
-before those. PYTHONPATH comes last, and the working directory is not used at all.
+the process that started it, and the installed packages for everything else. No user folder precedes
+these. PYTHONPATH comes last, and the working directory is not used at all.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import sys
 def _find_packages() -> None:
     """Set `sys.path` and import `reducer` and `reduction`, which cannot be imported before."""
     path = os.environ.get("PYTHONPATH")
-    # An empty entry stands for the working directory.
+    # An empty entry means the working directory.
     user = [os.path.abspath(entry) for entry in path.split(os.pathsep)] if path else []
     handed = [entry for entry in os.environ.get("REDUCTION_START_PATH", "").split(os.pathsep) if entry]
     handed += [entry for entry in user if entry != os.getcwd()]

@@ -1,8 +1,8 @@
-"""From the host of --bind to the addresses that all ports of a reducer listen at, and to sockets that do.
+"""Map the host of --bind to the addresses of all ports of a reducer, and to listening sockets.
 
-0.0.0.0 is all of IPv4, :: what the system makes of it, and a name all of its addresses that this machine has.
-Ports are checked before the reducer serves, so that an error names option, address and cause: gRPC writes the cause of
-a failed bind into its own log only.
+0.0.0.0 means all of IPv4, :: depends on the system, and a name means all of its addresses that this machine has.
+Ports are checked before the reducer serves, so that an error names option, address and cause. gRPC writes the cause of
+a failed bind only to its own log.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from reduction.process.held_port import hold, refusal
 
 from reducer.config import ReducerConfig
 
-#: All addresses of a family.
+#: Wildcard addresses of each family.
 IPV4_ANY, IPV6_ANY = "0.0.0.0", "::"
 _BACKLOG = 1024
-#: How often a free port is looked for that is free on all addresses.
+#: Number of ports to try until one is free on all addresses.
 _TRIES = 16
 
 
@@ -31,10 +31,10 @@ class BindError(Exception):
 
 
 def check_host(bind: str, host: str) -> None:
-    """Look the host of --bind up.
+    """Check that the host of --bind resolves.
 
     Raises:
-        BindError: it does not resolve.
+        BindError: the host does not resolve.
     """
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -47,18 +47,18 @@ def check_host(bind: str, host: str) -> None:
 def ips_of(host: str) -> tuple[str, ...]:
     """Return the IP addresses to listen at: those that this machine has, or all if it has none of them.
 
-    A machine without IPv6 may still call ::1 localhost. A name is looked up once, so that all ports are at the same
-    addresses.
+    A machine without IPv6 may still resolve localhost to ::1. A name is looked up once, so that all ports are at the
+    same addresses.
     """
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     if host == "localhost":
-        # To gRPC's clients that is both, whatever the system says, so nobody else must get one of them.
+        # gRPC's clients always take localhost as both addresses, so no other process may get one of them.
         found |= dict.fromkeys(("127.0.0.1", "::1"))
     return tuple(ip for ip in found if is_local(*_where(ip, 0))) or tuple(found)
 
 
 def is_local(family: int, address: tuple[object, ...]) -> bool:
-    """Whether an address is one of this host's: only these can be bound."""
+    """Return whether this host has an address, since only its own addresses can be bound."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(address)
@@ -71,12 +71,12 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> list[socket.soc
     """Return sockets that listen at all addresses of a host, at the same port; 0 picks a free one.
 
     Args:
-        host: that --bind names.
-        port: to listen at.
+        host: host of --bind.
+        port: port to listen at.
         reuse_port: whether the parent process holds the port.
 
     Raises:
-        OSError: one of them cannot be had. The text names the address and the cause.
+        OSError: an address cannot be bound. The text names the address and the cause.
     """
     ips, tries = ips_of(host), 1 if port else _TRIES
     while True:
@@ -89,7 +89,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> list[socket.soc
 
 
 def check_address(host: str, port: int) -> None:
-    """Find out whether a port is free on all addresses of a host, by binding and letting go.
+    """Check that a port is free on all addresses of a host by binding and releasing it.
 
     Raises:
         OSError: see `listen`.
@@ -113,12 +113,12 @@ def free_port(host: str) -> int:
 
 @contextlib.contextmanager
 def kept_from_ipv6(port: int) -> Iterator[None]:
-    """Let nobody else listen at a port for IPv6 during the block.
+    """Keep a port from being bound for IPv6 during the block.
 
-    To gRPC 0.0.0.0 is all of IPv6 too, unless that cannot be bound.
+    gRPC takes 0.0.0.0 as all of IPv6 too, unless that cannot be bound.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # then gRPC cannot have it, either
+        with contextlib.suppress(OSError):  # then gRPC cannot bind it either
             sock = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             _bind(sock, (IPV6_ANY, port))
@@ -126,13 +126,13 @@ def kept_from_ipv6(port: int) -> Iterator[None]:
 
 
 def shown(host: str, port: int) -> str:
-    """Return all addresses at which a port is served, with commas between them, as the log has them."""
+    """Return all addresses at which a port is served, separated by commas, for the log."""
     ips = ips_of(host)
     return ",".join(join_host_and_port(ip, port) for ip in (*ips, *((IPV4_ANY,) if IPV6_ANY in ips else ())))
 
 
 def listen_error(host: str, port: int, error: OSError) -> OSError:
-    """Return an error that names address and cause, without asyncio's words around them."""
+    """Return an error that names address and cause without asyncio's wording."""
     cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     return OSError(error.errno, f"cannot listen on {join_host_and_port(host, port)}: {cause}")
 
@@ -163,7 +163,7 @@ def _bind(sock: socket.socket, where: tuple[object, ...], reuse_port: bool = Fal
 
 
 def _check_ipv6_only(sock: socket.socket, ip: str, port: int) -> None:
-    """Refuse :: where the system takes it for IPv6 only: gRPC would serve IPv4 as well."""
+    """Refuse :: where the system takes it as IPv6 only, because gRPC would also serve IPv4."""
     if ip == IPV6_ANY and sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
         raise OSError(
             None,
@@ -173,14 +173,14 @@ def _check_ipv6_only(sock: socket.socket, ip: str, port: int) -> None:
 
 
 def _where(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[object, ...]]:
-    """Return the family of an IP address, and what `bind` takes, with the scope of fe80::1%eth0."""
+    """Return the family and socket address of an IP address, including the scope of fe80::1%eth0."""
     info = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     return info[0], info[4]
 
 
 @contextlib.contextmanager
 def naming(option: str) -> Iterator[None]:
-    """Turn an OSError of the block into a BindError that begins with an option."""
+    """Convert an OSError of the block to a BindError that begins with an option."""
     try:
         yield
     except OSError as error:
@@ -188,10 +188,10 @@ def naming(option: str) -> Iterator[None]:
 
 
 def check_ports(config: ReducerConfig) -> None:
-    """Check that all ports of all processes are free. An error names the option that asks for them.
+    """Check that all ports of all processes are free.
 
     Raises:
-        BindError: one is taken.
+        BindError: a port is taken. The error names the option that requires it.
     """
     for number in range(config.processes):
         ports = config.ports(number)
@@ -203,13 +203,13 @@ def check_ports(config: ReducerConfig) -> None:
 
 
 def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
-    """Hold all ports of all processes, so that one which starts again finds them free. `check_ports` comes before.
+    """Hold all ports of all processes, so that a restarted process finds them free. Call `check_ports` first.
 
     Returns:
-        The gRPC port of each process, and what lets all ports go when it is closed.
+        The gRPC port of each process, and a stack that releases all ports when it is closed.
 
     Raises:
-        BindError: one is taken, or has two uses.
+        BindError: a port is taken, or has two uses.
     """
     chosen: list[int] = []
     seen: set[int] = set()
@@ -220,7 +220,7 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
             for option, port in zip(options, (ports.grpc, ports.data, ports.metrics), strict=True):
                 is_grpc = option is options[0]
                 if not (port or is_grpc):
-                    continue  # there is none, or the process picks it and tells who must know
+                    continue  # there is no port, or the process picks it and reports it
                 with naming(option):
                     if port in seen:
                         raise refusal(config.host, port, errno.EADDRINUSE)
@@ -234,7 +234,7 @@ def hold_ports(config: ReducerConfig) -> tuple[list[int], contextlib.ExitStack]:
 
 
 def _options(config: ReducerConfig, number: int) -> tuple[str, str, str]:
-    """Return the options that say the gRPC, data and metrics port of a process."""
+    """Return the options that set the gRPC, data and metrics port of a process."""
     data, metrics = f"--data-port {config.data_port}", f"--metrics-port {config.metrics_port}"
     if config.port_range is not None:
         of = f"--port-range {config.port_range}, of which process {number} serves"

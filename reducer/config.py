@@ -1,4 +1,4 @@
-"""The settings of `reducer serve`, which are checked when they are made."""
+"""The settings of `reducer serve`, which are checked on construction."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ from reducer.resources.host_limits import default_memory_limit, default_processe
 from reducer.resources.ports import LAST_PORT, PortRange, Ports
 
 DRAIN_TIMEOUT_S = 30.0
-#: Where a reducer serves unless it is told otherwise.
+#: Default host of a reducer.
 DEFAULT_HOST = "127.0.0.1"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-ca")
-#: The variables of workers that say the same, and where their tokens are. Commands that ask reducers read them too.
+#: The workers' variables for the same files and for their tokens. Commands that query reducers read them too.
 WORKERS_TLS_VARIABLES = ("REDUCTION_TLS_CERT", "REDUCTION_TLS_KEY", "REDUCTION_TLS_CA")
 TOKEN_FILE_VARIABLE = "REDUCTION_TOKEN_FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducerConfig:
-    """What one reducer process is told at its start."""
+    """Settings of one reducer process."""
 
     #: Address to serve, HOST:PORT; port 0 picks a free one.
     bind: str
     #: Port of the TCP data plane on the same host; 0 picks a free one.
     data_port: int = 0
-    #: Port for Prometheus on the same host, None for no metrics; 0 takes the last one of `port_range`. It
+    #: Port for Prometheus on the same host, None for no metrics; 0 takes the last port of `port_range`. It
     #: answers for all processes.
     metrics_port: int | None = None
     #: Number of this process.
     number: int = 0
-    #: Inherited descriptors by which the first process asks each of the others for its metrics, or by which
-    #: another one is asked (`reducer.observe.gathering`).
+    #: Inherited descriptors: in the first process, for requesting the metrics of the others; in another
+    #: process, for answering such requests (`reducer.observe.gathering`).
     metrics_lines: tuple[int, ...] = ()
-    #: Where all ports of all processes are (`reducer.resources.ports`); None if nowhere in particular.
+    #: Range of all ports of all processes (`reducer.resources.ports`); None for no fixed range.
     port_range: PortRange | None = None
-    #: Whether `metrics_port` also has the page, which shows names of jobs and hosts to everybody.
+    #: Whether `metrics_port` also serves the page, which shows names of jobs and hosts to anyone.
     page: bool = False
-    #: Names of this host, beside those that it knows itself, by which browsers may call the page; "*" for all.
+    #: Additional names of this host by which browsers may request the page; "*" for all.
     page_hosts: tuple[str, ...] = ()
-    #: Processes that serve.
+    #: Number of serving processes.
     processes: int = field(default_factory=default_processes)
-    #: Most bytes that all jobs together may reserve in all processes.
+    #: Maximum bytes that all jobs together may reserve in all processes.
     memory_limit_bytes: int = field(default_factory=default_memory_limit)
     #: Certificate, private key and CA of mutual TLS, in PEM; all or none.
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
-    #: File of the jobs' tokens (`reduction.security.tokens`); None asks nobody for one.
+    #: File of the jobs' tokens (`reduction.security.tokens`); None requires no tokens.
     token_file: str | None = None
     #: Whether a non-loopback address may be served without TLS or token.
     insecure: bool = False
-    #: Rate of the host's link in its slower direction, in Mbit/s; 0 if nobody said.
+    #: Rate of the host's link in its slower direction, in Mbit/s; 0 if not given.
     link_mbit: int = 0
-    #: Whether to stop when stdin closes: the embedded reducer ends with its parent.
+    #: Whether to stop when stdin closes, so that an embedded reducer ends with its parent.
     stop_with_stdin: bool = False
-    #: Whether this is a process that a supervisor has started, which gives orders on stdin.
+    #: Whether a supervisor has started this process and sends it orders on stdin.
     under_supervisor: bool = False
     #: Whether the parent process holds the ports (`reduction.process.held_port`), so that this one shares them.
     ports_are_held: bool = False
     #: How long SIGTERM waits for jobs to leave.
     drain_timeout_s: float = DRAIN_TIMEOUT_S
-    #: How long this reducer stays after its last job, in seconds; None if for ever.
+    #: How long this reducer stays after its last job, in seconds; None means forever.
     exit_after_job_s: float | None = None
-    #: Directory for records of collectives, None for none.
+    #: Directory for records of collectives, or None.
     trace: str | None = None
-    #: How long this reducer waits for its first job, in seconds; None if for ever.
+    #: How long this reducer waits for its first job, in seconds; None means forever.
     wait_for_job_s: float | None = None
-    #: What is logged, one of LOG_LEVELS, and how, one of LOG_FORMATS.
+    #: Log level, one of LOG_LEVELS, and log format, one of LOG_FORMATS.
     log_level: str = "info"
     log_format: str = LOG_FORMATS[0]
 
@@ -109,10 +109,10 @@ class ReducerConfig:
             )
 
     def _check_ports(self, port: int) -> None:
-        """Check all ports; `port` is that of `bind`.
+        """Check all ports; `port` is the port of `bind`.
 
         Raises:
-            ConfigError: they are no ports, or not those that the processes need.
+            ConfigError: a port is out of range, or the ports do not suit the processes.
         """
         if not 0 <= port <= LAST_PORT:
             raise ConfigError(f"--bind {self.bind}: the port must be 0 to {LAST_PORT}")
@@ -147,7 +147,7 @@ class ReducerConfig:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it ends without being told, because there is no job."""
+        """Whether the reducer ends on its own when there is no job."""
         return self.exit_after_job_s is not None or self.wait_for_job_s is not None
 
     @property
@@ -170,12 +170,12 @@ class ReducerConfig:
         )
 
     def of_process(self, number: int, port: int, metrics_lines: tuple[int, ...]) -> ReducerConfig:
-        """Return the settings of one of several processes, whose ports its supervisor holds.
+        """Return the settings of one of several processes whose ports the supervisor holds.
 
         Args:
-            number: of the process, from 0.
-            port: of gRPC.
-            metrics_lines: see there.
+            number: number of the process, from 0.
+            port: gRPC port.
+            metrics_lines: see the field.
         """
         ports, has_page = self.ports(number), self.page and number == 0
         return replace(
@@ -205,7 +205,7 @@ class ReducerConfig:
     def own_host(self) -> str:
         """A host at which other processes of this machine reach `bind`."""
         if self.host == "0.0.0.0" and self.tls is None:
-            return DEFAULT_HOST  # another user may listen at the ::1 of localhost, and would be shown tokens
+            return DEFAULT_HOST  # another user may listen at localhost's ::1, and would receive tokens
         return "localhost" if self.host in ("0.0.0.0", "::") else self.host
 
     @property
@@ -218,7 +218,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return (host, port) of HOST:PORT or [IPV6]:PORT.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the address does not have that form.
     """
     host, _, port = address.rpartition(":")
     if _is_ipv6(host):
@@ -232,7 +232,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def complete_address(address: str) -> str:
-    """Return HOST:PORT. A bare port is one of the loopback address."""
+    """Return HOST:PORT. A bare port means the loopback address."""
     return join_host_and_port(DEFAULT_HOST, int(address)) if address.isdecimal() else address
 
 

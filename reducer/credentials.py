@@ -1,4 +1,4 @@
-"""The reducer's certificates and tokens, which follow their files: cert-manager and Vault renew them in place."""
+"""The reducer's certificates and tokens, reloaded when their files change, as cert-manager and Vault renew them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from reduction.security.tokens import TokenTable, read_tokens
 
 log = logging.getLogger(__name__)
 
-#: How often the files are looked at, in seconds.
+#: How often the files are checked, in seconds.
 LOOK_S = 5.0
 DAY_S = 24 * 3600
-#: How long before a certificate expires a warning comes, in days; one more comes when it has.
+#: Days before a certificate's expiry at which a warning is logged; 0 means after the expiry.
 WARN_DAYS = (0, 1, 7, 30)
 
 
 class _Read(NamedTuple):
-    """What the three files have said together."""
+    """Consistent contents of the three files."""
 
     configuration: grpc.ServerCertificateConfiguration
     context: ssl.SSLContext
@@ -37,21 +37,21 @@ class _Read(NamedTuple):
 
 
 class Certificates:
-    """Credentials that demand a certificate of the client. Connections that stand keep what they began with."""
+    """Credentials that require a client certificate. Existing connections keep the credentials they began with."""
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
-        """Read the files, and warn of certificates that are out of date or soon will be.
+        """Read the files, and warn of certificates that are invalid now or expire soon.
 
         Args:
-            files: their paths.
-            clock: shows seconds since 1970.
+            files: paths of the files.
+            clock: returns seconds since 1970.
 
         Raises:
-            ConfigError: one cannot be used.
+            ConfigError: a file cannot be used.
         """
         self._files = files
         self._clock = clock
-        #: By path: which end of a certificate was warned of last, and how many days before it.
+        #: For each path, the expiry that was last warned of, and how many days before it.
         self._warned: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._renewed: grpc.ServerCertificateConfiguration | None = None
@@ -73,12 +73,12 @@ class Certificates:
         return {"own": _first_end(self._used.own), "ca": _first_end(self._used.ca)}
 
     def look(self) -> None:
-        """Read the files again if they have changed; warn and stay with the old ones if they cannot be used."""
+        """Reread the files if they have changed. If they cannot be used, warn and keep the old contents."""
         self._watch.look()
         self._warn_of_ends()
 
     def context(self) -> ssl.SSLContext:
-        """Return what a handshake of the data port shall use from now on."""
+        """Return the context for new handshakes on the data port."""
         return self._used.context
 
     def _read(self) -> _Read:
@@ -112,7 +112,7 @@ class Certificates:
                 log.warning("%s %s on %s: renew it", path, verb, date(end))
 
     def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what a handshake shall use from now on, None if that has not changed; on a thread of gRPC."""
+        """Return the configuration for new handshakes, None if it has not changed. Called on a gRPC thread."""
         with self._lock:
             renewed, self._renewed = self._renewed, None
             return renewed
@@ -129,14 +129,14 @@ class Tokens:
         """Read the file.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the file cannot be used.
         """
         self._path = path
         self._watch = _Watch((path,), self._renew)
         self.table: TokenTable = read_tokens(path)
 
     def look(self) -> None:
-        """Read the file again if it has changed; warn and stay with the old table if it cannot be used."""
+        """Reread the file if it has changed. If it cannot be used, warn and keep the old table."""
         self._watch.look()
 
     def _renew(self) -> Callable[[], None]:
@@ -144,17 +144,17 @@ class Tokens:
 
 
 class _Watch:
-    """Has files read again when they have changed, until that succeeds.
+    """Reread files when they have changed, until that succeeds.
 
     Args:
-        paths: of the files.
-        renew: reads them, and returns what takes what they say into use.
+        paths: paths of the files.
+        renew: reads the files, and returns a function that activates their contents.
     """
 
     def __init__(self, paths: tuple[str, ...], renew: Callable[[], Callable[[], None]]) -> None:
         self._paths = paths
         self._renew = renew
-        # These are from before the first reading, so a change in between is not missed.
+        # Taken before the first read, so that no change in between is missed.
         self._seen = self._refused = self._versions()
 
     def look(self) -> None:
@@ -164,12 +164,12 @@ class _Watch:
         try:
             take = self._renew()
         except ConfigError as error:
-            # Of several files, some may be new already. They are tried again at the next look.
+            # Only some of several files may have been replaced so far. The next look tries again.
             if versions != self._refused:
                 log.warning("still using what was read before: %s", error)
                 self._refused = versions
             return
-        if self._versions() != versions:  # what was read may not belong together
+        if self._versions() != versions:  # the contents may be inconsistent
             return
         take()
         self._seen = versions
@@ -180,7 +180,7 @@ class _Watch:
 
 
 def _version(path: str) -> tuple[int, int, int] | None:
-    """Return what changes with a file, None if it is not there or can be read only once, as a pipe."""
+    """Return a value that changes with a file, None if it does not exist or, like a pipe, can be read only once."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,8 +1,8 @@
-"""The engine of one reducer process performs what the core decides, on the event loop's thread.
+"""The engine of one reducer process, which carries out the core's actions on the event loop's thread.
 
-A transport opens a stream for each connection and hands it frames. The engine asks `Jobs`, does the
-arithmetic, and hands frames to the streams' sinks. It decides nothing, and knows no bytes on the
-wire.
+A transport opens a stream for each connection and passes frames to it. The engine passes events to
+`Jobs`, does the arithmetic, and passes frames to the streams' sinks. It makes no decisions, and does
+not know the wire format.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ from reducer.spans import Spans
 
 log = logging.getLogger(__name__)
 
-#: How often time passes for the core, in seconds.
+#: Interval of the core's ticks, in seconds.
 TICK_S = 0.04
-#: One chunk in this many has its time measured, because a look at the clock costs as much as all
-#: other counting. It is a prime, so that it is not always the same chunk of a collective.
+#: One chunk in this many has its time measured, because reading the clock costs as much as all other
+#: counting. It is a prime, so that it is not always the same chunk of a collective.
 MEASURED_CHUNKS = 13
-#: Data planes of a stream, as the metrics name them.
+#: The metrics' names of a stream's data planes.
 ON_GRPC, ON_TCP, ON_SHARED_MEMORY = "grpc", "tcp", "shared_memory"
-#: Events that mean nothing once their stream is over. A tuple, because `Received | Rejected` in the
-#: hot path would create a union for every frame.
+#: Events that are void once their stream is over. A tuple, because `Received | Rejected` in the hot
+#: path would create a union for every frame.
 _OF_STREAMS = (Received, Rejected)
-#: Frames that get a line in the log.
+#: Frames that are logged.
 _LOGGED = (Welcome, Start)
 
 
@@ -93,14 +93,14 @@ class Paced(Protocol):
 
     @property
     def sent(self) -> Sent | None:
-        """What was sent on it so far, where that is known."""
+        """Totals of the sent data, where they are known."""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Limit what is sent to this many bytes per second from now on."""
+        """Limit sending to this many bytes per second from now on."""
 
 
 class Engine:
-    """Implements `ReducerEndpoint` in process."""
+    """In-process implementation of `ReducerEndpoint`."""
 
     def __init__(
         self,
@@ -111,16 +111,16 @@ class Engine:
     ) -> None:
         incarnation = secrets.token_bytes(16)
         self.jobs = Jobs(incarnation=incarnation, memory_limit_bytes=memory_limit_bytes, place=place)
-        #: The transport tells it of its calls.
+        #: The lobby, to which the transport passes its calls.
         self.lobby = Lobby(min(LOBBY_BYTES_MAX, memory_limit_bytes // 4))
         #: Chunks published for all jobs since the start.
         self.chunks = 0
         self.errors: Counter[str] = Counter()
-        #: How much later than it should `tick` was called.
+        #: Delays of `tick` calls.
         self.loop_lag = Histogram()
         #: Whether a rank of some job has been welcomed since the start.
         self.has_served = False
-        #: The memory of workers that this process maps.
+        #: The workers' memory that this process maps.
         self.mapped = Mapped()
         #: Transports receive payloads into buffers of this pool.
         self.pool = BufferPool()
@@ -132,26 +132,26 @@ class Engine:
         self._plane: dict[int, str] = {}
         #: The data connections that can be paced, by stream.
         self._paced: dict[int, Paced] = {}
-        #: What counts the bytes of each stream that has joined.
+        #: Byte counters of each stream that has joined.
         self._traffic: dict[int, Traffic] = {}
         self._accumulators: dict[SlotKey, Array] = {}
-        #: First contributions that have to be copied. They wait for the second ones, so that both are
-        #: read once.
+        #: First contributions that have to be copied. They wait for the second contributions, so that both
+        #: are read only once.
         self._firsts: dict[SlotKey, tuple[memoryview, int]] = {}
         self._events: deque[ReducerEvent] = deque()
         self._stream_count = 0
         #: Limits the rate of log lines that a peer can trigger.
         self.lines = Repeats(clock)
         self._journal = Journal(clock, self.lines)
-        #: What `reducer serve --trace` keeps, None without it.
+        #: Records of `reducer serve --trace`, None without that option.
         self.spans: Spans | None = None
 
     def open(self, sink: Sink, peer: str = "") -> EngineStream:
-        """Open a stream. Its sink is called from within the `send` of this or of other streams.
+        """Open a stream. Its sink is called from within the `send` of this or other streams.
 
         Args:
-            sink: takes what the engine sends.
-            peer: where the stream comes from, as gRPC writes it.
+            sink: receives the engine's frames.
+            peer: the stream's origin in gRPC's notation.
         """
         self._stream_count += 1
         self._sinks[self._stream_count] = sink
@@ -159,7 +159,7 @@ class Engine:
         return EngineStream(self, self._stream_count)
 
     def tick(self) -> None:
-        """Let time pass. The caller does this every TICK_S."""
+        """Let time pass. Call this every TICK_S."""
         now = self._clock()
         if self._ticked_at is not None:
             self.loop_lag.add(max(0.0, now - self._ticked_at - TICK_S))
@@ -173,12 +173,12 @@ class Engine:
             self.pool.clear()
 
     def drain(self) -> None:
-        """Take no new jobs and ask the present ones to leave."""
+        """Accept no new jobs, and ask the present ones to leave."""
         self._journal.on_drain()
         self._handle(Drain())
 
     def close(self) -> None:
-        """Write the lines that the log still lacks when the process stops."""
+        """Write the outstanding log lines when the process stops."""
         self.lines.close()
 
     @property
@@ -187,7 +187,7 @@ class Engine:
         return any(job.needs_this_reducer for job in self.jobs.by_name.values())
 
     def status(self) -> ReducerStatus:
-        """Return what this reducer serves at this moment."""
+        """Return the current status of this reducer."""
         now = self._clock()
         statuses = tuple(
             JobStatus(
@@ -233,7 +233,7 @@ class Engine:
     # ---- for EngineStream ----
 
     def receive(self, stream: int, frame: WorkerFrame) -> None:
-        """Take a frame of a stream. Frames of a stream that is over are dropped."""
+        """Handle a frame of a stream. Frames of an ended stream are dropped."""
         if stream not in self._sinks:
             return
         match frame:
@@ -262,8 +262,8 @@ class Engine:
 
     def reject(self, stream: int, error: ReductionError) -> None:
         """End a stream whose peer broke a rule that the transport checks."""
-        # The stream keeps the error. A traceback would keep the stream and the frame at fault,
-        # which makes a cycle.
+        # The stream keeps the error. A traceback would keep the stream and the faulty frame alive in a
+        # cycle.
         error.__traceback__ = error.__context__ = None
         if stream in self._sinks:
             self._handle(Rejected(stream, error))
@@ -274,11 +274,11 @@ class Engine:
         self._journal.on_refused_call(peer, error)
 
     def label(self, stream: int) -> str:
-        """Return the job and the rank of a stream that is not over, for the log."""
+        """Return the job and the rank of an open stream, for the log."""
         return self._journal.label(stream)
 
     def move(self, stream: int, plane: str) -> Owner | None:
-        """Count the bytes of a stream on another data plane; return whose it is, None if it is over."""
+        """Count the bytes of a stream on another data plane, and return its owner, or None if it is over."""
         owner = self.jobs.streams.get(stream)
         if owner is None or stream not in self._sinks:
             return None
@@ -288,16 +288,16 @@ class Engine:
         return Owner(job.label, job.ranks[rank].host, job.totals, job.account)
 
     def pace(self, stream: int, connection: Paced | None) -> None:
-        """Pace what a stream sends on this connection from now on; None: on none."""
+        """Pace the stream's data on this connection from now on, or on none."""
         self._paced.pop(stream, None)
         if connection is not None and stream in self._sinks:
             self._paced[stream] = connection
 
     def lose(self, stream: int, reason: str) -> Callable[[], None] | None:
-        """Record that a stream is over although the reducer has not ended it.
+        """Record that a stream is over although the reducer did not end it.
 
         Returns:
-            What to call if it turns out that the rank's process has ended; None if there is no such rank.
+            A function to call if the rank's process turns out to have ended; None if there is no such rank.
         """
         sink, owner = self._forget(stream), self.jobs.streams.get(stream)
         if sink is None:
@@ -315,7 +315,7 @@ class Engine:
     def _handle(self, event: ReducerEvent) -> None:
         self._events.append(event)
         if len(self._events) > 1:
-            return  # called from within a sink: the loop below handles it after the present event
+            return  # called from within a sink, so the loop below handles it after the current event
         while self._events:
             event = self._events[0]
             try:
@@ -323,7 +323,7 @@ class Engine:
                     now = self._clock()
                     for action in self.jobs.handle(event, now):
                         self._perform(action, now)
-            except Exception as error:  # a bug, or too little memory, must cost one job, not all
+            except Exception as error:  # a bug or a lack of memory must cost one job, not all
                 self._contain(event, error)
             if self._journal.has_news(len(self.jobs.by_name)):
                 self._journal.settle(self.jobs.by_name.values())
@@ -374,7 +374,7 @@ class Engine:
 
     def _note(self, stream: int, frame: Welcome | Start) -> None:
         """Log that a rank has joined, or that all ranks have."""
-        # The end of a former instance of the job comes first in the log.
+        # Log the end of a previous instance of the job first.
         self._journal.settle(self.jobs.by_name.values())
         owner = self.jobs.streams.get(stream)
         if owner is not None and isinstance(frame, Welcome):
@@ -402,7 +402,7 @@ class Engine:
     def _begin(
         self, slot: SlotKey, codec: Codec, op: ReduceOp, layout_bytes: int, payloads: tuple[memoryview, ...]
     ) -> tuple[Array, tuple[memoryview, ...]]:
-        """Make a chunk's accumulator; return it with the payloads that are not in it yet."""
+        """Create a chunk's accumulator, and return it with the payloads that it does not include yet."""
         first = payloads[0]
         if _becomes_sum(codec, first):
             accumulator, left = np.frombuffer(first, codec.accumulation), payloads[1:]
@@ -420,7 +420,7 @@ class Engine:
     def _publish(self, action: Publish, now: float) -> None:
         collective = action.collective
         codec = CODECS[collective.dtype]
-        if action.slot in self._firsts:  # of a job with one rank
+        if action.slot in self._firsts:  # the job has one rank
             first, layout_bytes = self._firsts.pop(action.slot)
             self._begin(action.slot, codec, collective.op, layout_bytes, (first,))
         accumulator = self._accumulators.pop(action.slot)
@@ -449,22 +449,22 @@ class EngineStream:
         self._number = number
 
     def send(self, frame: WorkerFrame) -> None:
-        """Take one frame; see `ReducerStream.send`."""
+        """Handle one frame; see `ReducerStream.send`."""
         self._engine.receive(self._number, frame)
 
     def reject(self, error: ReductionError) -> None:
-        """End the stream because of what the peer did below the level of frames."""
+        """End the stream because of an error of the peer below the level of frames."""
         if isinstance(error, MalformedFrame) and self._engine.jobs.has_checksums(self._number):
-            # A worker sends no such bytes, so they were damaged on the way.
+            # A worker never sends such bytes, so they were corrupted in transit.
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")
         self._engine.reject(self._number, error)
 
     def move(self, plane: str) -> Owner | None:
-        """Say over which data plane frames come and go from now on; see `Engine.move`."""
+        """Set the data plane of the stream's frames from now on; see `Engine.move`."""
         return self._engine.move(self._number, plane)
 
     def pace(self, connection: Paced | None) -> None:
-        """Say over which connection results go from now on; None: over none that can be paced."""
+        """Set the connection for results from now on; None if it cannot be paced."""
         self._engine.pace(self._number, connection)
 
     def close(self, reason: str = "its call ended") -> Callable[[], None] | None:
@@ -473,18 +473,18 @@ class EngineStream:
 
     @property
     def job(self) -> str:
-        """The name of the job that pays for a stream that has joined, without that of its rail."""
+        """The name of the job that is charged for a joined stream, without a rail's suffix."""
         job, _ = self._engine.jobs.streams[self._number]
         return job.account.job
 
     @property
     def label(self) -> str:
-        """The job and the rank of a stream that is not over, for the log."""
+        """The job and the rank of an open stream, for the log."""
         return self._engine.label(self._number)
 
 
 def _shown(peers: Iterable[Peer]) -> tuple[Peer, ...]:
-    """Return ranks as everybody may see them: with a digest of the nonce, which lets one speak for the rank."""
+    """Return ranks in public form, with a digest in place of the nonce, which would allow impersonating the rank."""
     return tuple(replace(peer, nonce=shown(peer.nonce)) for peer in peers)
 
 
@@ -494,5 +494,5 @@ def _waiting_of(job: Job, now: float) -> Waiting | None:
 
 
 def _becomes_sum(codec: Codec, first: memoryview) -> bool:
-    """Whether a first contribution was received into memory of ours that can hold the sum."""
+    """Return whether a first contribution was received into our own memory that can hold the sum."""
     return codec.is_plain and is_leased(first)

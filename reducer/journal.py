@@ -1,18 +1,18 @@
-"""The log's lines about streams and jobs. Every line names the job and the rank that it concerns.
+"""Log lines about streams and jobs. Every line names the job and the rank that it concerns.
 
     join job=J rank=1/3 host=H                         a rank's stream is attached
-    job started job=J ranks=3                          all ranks are there, for the first time
+    job started job=J ranks=3                          all ranks are present for the first time
     lost job=J rank=1 host=H reason=...                its stream broke; it may dial again
     closed stream job=J rank=0,1,2 error=E reason=...  why a job or one stream was ended
     refused job=J rank=1 error=E reason=...            a rank was never attached
     refused a call error=E reason=...                  a call ended before its Join
     job ended job=J ranks=3 collectives=... received_bytes=... sent_bytes=... seconds=... last_rank=1 last_share=0.93
 
-The last line names the rank that was the last to push most often, and for which share of the chunks.
+`last_rank` is the rank that was most often the last to push, and `last_share` its share of the chunks.
 
-A peer can cause each of them, so all go through `Repeats`, by the peer's address and our error. What is
-said about jobs that are attached, and every new epoch, is also kept as an event for the Status call, and so
-are the latest jobs that are over. The journal decides nothing. The engine tells it what happens.
+A peer can cause each of these lines, so all go through `Repeats`, by the peer's address and our error. Lines
+about attached jobs, and every new epoch, are also kept as events for the Status call, and so are the latest
+ended jobs. The journal makes no decisions. The engine notifies it of events.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 #: A line names at most this many ranks.
 RANKS_MAX = 8
-#: Refusals that are part of a normal drain, or of a job's restart: the worker tries elsewhere or again, and its own log
-#: says if that was in vain.
+#: Refusals that are part of a normal drain or of a job's restart. The worker tries another reducer or retries, and its
+#: own log tells whether that failed.
 EXPECTED = (JobBusy, ReducerDraining, StaleInstance)
-#: How many lines about jobs may come at once from a host: 8 ranks join, and their job starts and ends.
+#: Burst of lines about jobs per host: 8 ranks join, and their job starts and ends.
 JOB_LINES_BURST = 12
 
 
@@ -44,9 +44,9 @@ JOB_LINES_BURST = 12
 class _Caller:
     """The owner of a stream."""
 
-    #: The host that it comes from, as the kernel says; without the port, which differs for each connection.
+    #: The caller's host according to the kernel, without the port, which differs for each connection.
     peer: str
-    #: Job, rank and host as its Join names them; question marks before that.
+    #: Job, rank and host from the Join; question marks before it.
     job: str = "?"
     rank: int | str = "?"
     host: str = "?"
@@ -59,10 +59,10 @@ class _Life:
 
     job: Job
     since: float
-    #: As in `_Caller`, of its first rank.
+    #: As in `_Caller`, for the job's first rank.
     peer: str = ""
     is_started: bool = False
-    #: Configuration of the epoch that started last.
+    #: Configuration of the latest epoch that started.
     configuration: Configuration | None = None
 
 
@@ -84,21 +84,21 @@ class Journal:
 
     @property
     def ended(self) -> tuple[EndedJob, ...]:
-        """The latest jobs that started and are over, oldest first."""
+        """The latest jobs that started and have ended, oldest first."""
         return self._recent.ended()
 
     def on_open(self, stream: int, peer: str) -> None:
-        """Record the address that a stream comes from, as gRPC writes it."""
+        """Record the origin of a stream in gRPC's notation."""
         self._callers[stream] = _Caller(_host(peer))
 
     def introduce(self, stream: int, join: Join) -> None:
-        """Record which job and rank a stream names. Nothing has been decided about it yet."""
+        """Record the job and rank that a stream names, before it is admitted or refused."""
         caller = self._callers[stream]
         if caller.rank == "?":
             caller.job, caller.rank, caller.host = job_title(join.job, join.group), join.rank, join.host
 
     def label(self, stream: int) -> str:
-        """Return the job and the rank of a stream that is not over, for a line of the log."""
+        """Return the job and the rank of an open stream, for a log line."""
         caller = self._callers.get(stream, _Caller(""))
         return f"job={caller.job} rank={caller.rank}"
 
@@ -114,9 +114,9 @@ class Journal:
         )
 
     def on_start(self, job: Job) -> None:
-        """Log that all ranks of a job are there, unless that has happened before.
+        """Log that all ranks of a job are present, unless that was logged before.
 
-        The engine says so for each rank that is told of the epoch's start.
+        The engine calls this for each rank that is sent the epoch's Start.
         """
         life = self._lives.setdefault(job.id, _Life(job, self._clock()))
         if job.configuration != life.configuration:
@@ -132,7 +132,7 @@ class Journal:
             self._tell_of_job(life.peer, "job started job=%s ranks=%d", job.title, job.world_size)
 
     def on_close(self, stream: int, error: ReductionError | None) -> None:
-        """Record that a stream ends. `settle` logs an error once for all streams that it ends."""
+        """Record that a stream ends. `settle` logs an error once for all the streams it ends."""
         if error is None:
             self._callers.pop(stream, None)
         else:
@@ -149,14 +149,14 @@ class Journal:
             )
 
     def on_drain(self) -> None:
-        """Record that the reducer takes no more jobs. The process logs that itself."""
+        """Record that the reducer accepts no more jobs. The process logs this itself."""
         self._recent.add(EventKind.DRAINING, "", "draining: its jobs are asked to leave")
 
     def on_refused_call(self, peer: str, error: ReductionError) -> None:
         """Log that a call was refused before its Join.
 
         Args:
-            peer: the address of the call as gRPC writes it, such as ipv4:10.0.0.1:41234.
+            peer: the origin of the call in gRPC's notation, such as ipv4:10.0.0.1:41234.
             error: why it was refused.
         """
         kind = type(error).__name__
@@ -164,7 +164,7 @@ class Journal:
         self._lines.log(log, logging.WARNING, f"refused call {kind}", _host(peer), text, kind, error)
 
     def has_news(self, job_count: int) -> bool:
-        """Whether `settle` has something to log when `job_count` jobs are present."""
+        """Return whether `settle` has something to log when `job_count` jobs are present."""
         return bool(self._closes) or job_count != len(self._lives)
 
     def settle(self, jobs: Collection[Job]) -> None:
@@ -227,7 +227,7 @@ def _host(peer: str) -> str:
 
 
 def _change(before: Configuration | None, now: Configuration | None) -> str:
-    """Return what an epoch changes, as far as a reducer sees. Only rank 0 knows why."""
+    """Return the changes of an epoch as far as a reducer can see. Only rank 0 knows the reason."""
     if before is None or now is None:
         return ""
     old, new = (

@@ -1,4 +1,4 @@
-"""What has happened lately at one reducer process: the Status call tells it to those who watch."""
+"""Recent events of one reducer process, which the Status call reports to people who watch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from reduction.text import printable
 
 from reducer.core.job import Job
 
-#: Jobs of doctors have such names, unless tokens ask for another. They come by the dozen, and are no news.
+#: Name prefix of doctors' jobs, unless tokens require another name. They come by the dozen, and are not worth an event.
 DOCTOR_PREFIX = "doctor-"
 
 
 def shown(secret: bytes) -> bytes:
-    """Return what stands for a nonce or an instance in a Status: with these themselves others could join."""
+    """Return a digest of a nonce or an instance for a Status, because the originals would allow others to join."""
     return hashlib.blake2b(secret, digest_size=ID_BYTES).digest()
 
 
 class Recent:
-    """Keeps the latest EVENTS_MAX events, and the latest ENDED_JOBS_MAX jobs that are over.
+    """The latest EVENTS_MAX events, and the latest ENDED_JOBS_MAX ended jobs.
 
     Args:
-        clock: returns seconds, of which only differences count.
+        clock: returns seconds; only differences matter.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -34,11 +34,11 @@ class Recent:
         self._started_at = clock()
         self._count = 0
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        #: With the times of their ends.
+        #: Ended jobs, with the times of their ends.
         self._ended: deque[tuple[EndedJob, float]] = deque(maxlen=ENDED_JOBS_MAX)
 
     def add(self, kind: EventKind, job: str, text: str) -> None:
-        """Record an event; its text is cut. `job` is a title, and empty if the event concerns the whole process."""
+        """Record an event with its text cut. `job` is a title, or empty if the event concerns the whole process."""
         if job.startswith(DOCTOR_PREFIX):
             return
         self._count += 1
@@ -71,6 +71,6 @@ class Recent:
         return tuple(self._events)
 
     def ended(self) -> tuple[EndedJob, ...]:
-        """Return the jobs that are over, oldest first."""
+        """Return the ended jobs, oldest first."""
         now = self._clock()
         return tuple(replace(ended, ago_s=now - at) for ended, at in self._ended)

@@ -1,4 +1,4 @@
-"""Who may use a reducer: the tokens that its calls must show."""
+"""Access control of a reducer by the tokens of its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def peer_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return where a call comes from, such as ipv4:10.0.0.1:41234 or ipv6:[::1]:41234; gRPC escapes the brackets."""
+    """Return a call's origin, such as ipv4:10.0.0.1:41234 or ipv6:[::1]:41234, whose brackets gRPC escapes."""
     return unquote(context.peer())
 
 
@@ -36,7 +36,7 @@ def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None
     `check_join` checks that it is the token of the job that the frame names.
 
     Raises:
-        Unauthenticated: it shows no token of any job.
+        Unauthenticated: the call shows no token of any job.
     """
     shown = from_metadata(metadata)
     if tokens is not None and not tokens.knows(shown):
@@ -46,10 +46,10 @@ def check_call(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None
 
 
 def check_status(tokens: TokenTable | None, metadata: Metadata, peer: str) -> None:
-    """Check that a call for the status shows the token of some job.
+    """Check that a Status call shows the token of some job.
 
     Raises:
-        Unauthenticated: it shows no token of any job.
+        Unauthenticated: the call shows no token of any job.
     """
     shown = from_metadata(metadata)
     if tokens is not None and not tokens.knows(shown):
@@ -71,7 +71,7 @@ def check_drain(tokens: TokenTable | None, metadata: Metadata, peer: str) -> Non
 
 
 def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: str) -> None:
-    """Check that a call of the lobby shows the token of the job that it names.
+    """Check that a Lobby call shows the token of the job that it names.
 
     Raises:
         Unauthenticated: it does not.
@@ -84,12 +84,12 @@ def check_lobby(tokens: TokenTable | None, job: str, metadata: Metadata, peer: s
 
 
 def check_join(tokens: TokenTable | None, frame: WorkerFrame, metadata: Metadata, peer: str) -> WorkerFrame:
-    """Check that a Join shows the token of its job, and return it with the line that has the token.
+    """Check that a Join shows the token of its job, and return it with the name of the token's line.
 
     The core refuses other frames and versions.
 
     Raises:
-        Unauthenticated: it does not show the token of the job that it names.
+        Unauthenticated: the Join does not show the token of the job that it names.
     """
     if tokens is None or not isinstance(frame, Join) or frame.protocol != PROTOCOL_VERSION:
         return frame

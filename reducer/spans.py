@@ -1,6 +1,6 @@
-"""`Spans`: when a reducer process got and published each collective of its jobs, for `reducer serve --trace`.
+"""Times at which a reducer process received and published each collective, for `reducer serve --trace`.
 
-Without that option there is none of this. With it a push costs 0.1 us and a published chunk 1.3 us, most of it
+Without that option nothing is recorded. With it a push costs 0.1 us and a published chunk 1.3 us, most of it
 for the CPU clock.
 """
 
@@ -21,11 +21,11 @@ from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 
 log = logging.getLogger(__name__)
 
-#: Collectives of a job that are kept.
+#: Number of collectives kept per job.
 KEPT = 1024
-#: Jobs whose files may be written again.
+#: Number of jobs whose files may be rewritten.
 FILES_MAX = 1024
-#: How many files are named in the log at once.
+#: Burst of log lines that name files.
 FILES_BURST = 16
 
 
@@ -37,14 +37,14 @@ class _JobSpans:
 
 
 class Spans:
-    """The latest collectives of each job. For the loop's thread.
+    """The latest collectives of each job. Use it on the loop's thread.
 
     Args:
-        directory: where the files go.
-        address: where this process listens.
-        clock: shows seconds.
-        cpu_clock: shows the CPU time of this thread in seconds.
-        lines: what peers can cause goes into the log through it.
+        directory: directory for the files.
+        address: address at which this process listens.
+        clock: returns seconds.
+        cpu_clock: returns the CPU time of this thread in seconds.
+        lines: limits log lines that peers can cause.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Spans:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._jobs: dict[int, _JobSpans] = {}
-        #: By the name of its job.
+        #: Files by job name.
         self._files: collections.OrderedDict[str, OwnFile] = collections.OrderedDict()
 
     def on_push(self, key: int, job: str, world_size: int, rank: int, seq: int) -> None:
-        """Record a push before it is handled; `key` is a number that no other job has."""
+        """Record a push before it is handled; `key` is a number unique to the job."""
         kept = self._jobs.get(key)
         if kept is None:
             kept = self._jobs[key] = _JobSpans(job, world_size)
@@ -79,26 +79,26 @@ class Spans:
             span.begun[rank] = self._clock()
 
     def on_publish(self, key: int, seq: int, rank: int, opened_at: float) -> None:
-        """Record that a chunk's sum went to all ranks; `rank` was the last to push it."""
+        """Record that a chunk's sum was sent to all ranks; `rank` was the last to push it."""
         kept = self._jobs.get(key)
         span = None if kept is None else kept.spans.get(seq)
         if span is not None:
             span.published, span.cpu_at_published = self._clock(), self._cpu_clock()
             span.chunks += 1
             span.last[rank] = span.last.get(rank, 0) + 1
-            # A rank that begins late is another matter than one that is slow.
+            # Do not count the lateness of a rank's beginning as slowness.
             since = max((opened_at, *span.begun.values()))
             waited = max(0.0, span.published - since)
             span.waited[rank] = span.waited.get(rank, 0.0) + waited
             span.longest[rank] = max(span.longest.get(rank, 0.0), waited)
 
     def take_ended(self, present: Iterable[int]) -> list[ReducerRecord]:
-        """Return the records of jobs that are not among those present, and forget them."""
+        """Return and forget the records of jobs that are no longer present."""
         ended = self._jobs.keys() - set(present)
         return [self._record(self._jobs.pop(key)) for key in ended]
 
     def records(self) -> list[ReducerRecord]:
-        """Return the records of all jobs as they are now."""
+        """Return the current records of all jobs."""
         return [self._record(kept) for kept in self._jobs.values()]
 
     def _record(self, kept: _JobSpans) -> ReducerRecord:
@@ -109,7 +109,7 @@ class Spans:
         )
 
     def write(self, records: Iterable[ReducerRecord]) -> None:
-        """Write each into the file of its job and this process; a failure is only logged."""
+        """Write each record to the file of its job and this process. Failures are only logged."""
         for record in records:
             name = file_name(record.job, f"-reducer-{record.address}-{os.getpid()}")
             file = self._files.pop(record.job, None) or OwnFile(self._directory, name)

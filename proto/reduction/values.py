@@ -1,4 +1,4 @@
-"""Dataclasses as JSON: of numbers, strings, bytes and dataclasses, and of lists, tuples and dicts of these."""
+"""Convert dataclasses of numbers, strings, bytes, dataclasses, and lists, tuples and dicts of these to and from JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """Return a dataclass as JSON has it, its bytes as hexadecimal digits."""
+    """Return a dataclass in JSON form, with bytes as hexadecimal digits."""
 
     def of_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name: item.hex() if isinstance(item, bytes) else item for name, item in fields}
@@ -30,7 +30,7 @@ def from_json(kind: type[T], document: Any) -> T:
     """
     try:
         return typing.cast("T", _value(kind, document, kind.__name__))
-    except OverflowError as error:  # of a number that no float can be
+    except OverflowError as error:  # a number too large for a float
         raise ValueError(str(error)) from None
 
 
@@ -40,7 +40,7 @@ def _value(kind: Any, document: Any, name: str) -> Any:
         hints = _hints(kind)
         return kind(**{key: _value(hints.get(key, object), item, key) for key, item in document.items()})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (list, tuple):  # tuples are of any length
+    if origin in (list, tuple):  # tuples may have any length
         return origin(_value(arguments[0], item, name) for item in document)
     if origin is dict:
         return {arguments[0](key): _value(arguments[1], item, name) for key, item in document.items()}

@@ -1,1 +1,1 @@
-"""What a reducer decides: events in, actions out. No sockets, clocks, threads, logs or arrays."""
+"""The reducer's decisions: events in, actions out. No sockets, clocks, threads, logs or arrays."""

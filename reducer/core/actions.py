@@ -1,4 +1,4 @@
-"""What the core tells the engine to do, in this order. The engine decides nothing itself."""
+"""Actions that the core orders and the engine carries out in order. The engine makes no decisions itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reduction.model import Collective, ReducerFrame
 
 
 class SlotKey(NamedTuple):
-    """Names one accumulation. `job` is a number that is never used twice in a process."""
+    """Key of one accumulation. `job` is a number that is never reused in a process."""
 
     job: int
     seq: int
@@ -27,7 +27,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a stream after what was sent. `error` is for the log, and None is a clean end."""
+    """End a stream after the frames sent so far. `error` is for the log, and None is a clean end."""
 
     stream: int
     error: ReductionError | None
@@ -46,7 +46,7 @@ class Fold:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Publish:
-    """Scale and round a slot's sum once, send the Result to the streams, free the accumulator."""
+    """Scale and round a slot's sum once, send the Result to the streams, and free the accumulator."""
 
     slot: SlotKey
     collective: Collective
@@ -57,7 +57,7 @@ class Publish:
     streams: tuple[int, ...]
     #: Whether the Result has a checksum.
     has_checksum: bool = False
-    #: For observers: the rank that pushed the chunk last, and when the first one had pushed it.
+    #: For observers: the last rank to push the chunk, and the time of the first push.
     last_rank: int = field(default=0, compare=False)
     opened_at: float = field(default=0.0, compare=False)
 

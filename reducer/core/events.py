@@ -1,4 +1,4 @@
-"""What can happen to a reducer. The engine hands each event to `Jobs.handle`, with the time."""
+"""Events of a reducer. The engine passes each event to `Jobs.handle` with the time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The peer sent bytes that are no valid frame, or broke a limit of the transport."""
+    """The peer sent bytes that are not a valid frame, or exceeded a limit of the transport."""
 
     stream: int
     error: ReductionError
@@ -29,14 +29,14 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A stream ended, for whatever reason."""
+    """A stream ended for any reason."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process behind a stream that was lost has ended, and will not be back."""
+    """The process behind a lost stream has ended, and will not return."""
 
     job: str
     group: str
@@ -48,7 +48,7 @@ class Ended:
 class Tick:
     """Time has passed. The engine sends this event every few tens of milliseconds."""
 
-    #: What the data connection of each stream has sent so far, where that is known.
+    #: Totals of each stream's data connection, where they are known.
     sent: Mapping[int, Sent] = field(default_factory=dict, hash=False)
 
 

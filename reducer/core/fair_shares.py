@@ -1,9 +1,9 @@
-"""Who pays for what a reducer has only so much of, and how much one payer may have.
+"""Accounting of a reducer's limited resources, and the limit of one payer.
 
-Everything that a job uses is charged to the job, whose process groups, rails and generations pay together, and to the
-token that admitted it, whose jobs pay together. Neither may have more than SHARE of what all others leave. So a job
-that comes later always finds some, however much one job or token wants: of a limit of 16 the first may have 12, the
-second 3, and so on.
+Everything that a job uses is charged to the job, together with its process groups, rails and generations, and to the
+token that admitted it, together with the token's other jobs. Neither may have more than SHARE of what all others
+leave. So some always remains for a later job, however much one job or token wants. Of a limit of 16, the first may
+have 12, the second 3, and so on.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import NamedTuple
 
 from reduction.rails import job_of
 
-#: The part of what others leave that one job, or one token, may have.
+#: The fraction of the amount left by others that one job or one token may have.
 SHARE = Fraction(3, 4)
 
 
 class Account(NamedTuple):
-    """Who pays."""
+    """The payer of a charge."""
 
-    #: The name of the job, without that of its rail.
+    #: The name of the job, without a rail's suffix.
     job: str
-    #: The job whose line in the token file has the token; empty if there is one token for all, or none.
+    #: The job whose line in the token file has the token; empty if there is one token for all jobs, or none.
     token: str = ""
 
 
-#: Pays for what costs nothing.
+#: Payer for free resources.
 NOBODY = Account("")
 
 
 def account_of(job: str, token: str = "") -> Account:
-    """Return who pays for a job, or for a rail of it."""
+    """Return the account of a job or of one of its rails."""
     return Account(job_of(job), token)
 
 
 class Shares:
-    """What the payers have taken of one limit."""
+    """The payers' shares of one limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: What all payers together have taken.
+        #: Total taken by all payers.
         self.taken = 0
         self._by_payer: Counter[tuple[str, str]] = Counter()
 
@@ -52,7 +52,7 @@ class Shares:
         return max(0, min([rest, *(int((own + rest) * SHARE) - own for own in owns)]))
 
     def take(self, account: Account, amount: int) -> None:
-        """Charge an account; a negative amount gives back."""
+        """Charge an account; a negative amount is a refund."""
         self.taken += amount
         for payer in _payers(account):
             self._by_payer[payer] += amount

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-#: The upper bounds of the buckets, in seconds: 1 ms to 65.5 s, each twice the one before. One more
-#: bucket takes what is longer.
+#: The upper bounds of the buckets, in seconds: 1 ms to 65.5 s, each twice the previous one. One more
+#: bucket takes longer durations.
 BOUNDS = tuple(0.001 * 2**power for power in range(17))
 
 
@@ -15,13 +15,13 @@ class Histogram:
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
-        #: How many values are in each bucket, in the order of BOUNDS, and beyond the last of them.
+        #: Number of values in each bucket, in the order of BOUNDS, and beyond the last bound.
         self.counts = [0] * (len(BOUNDS) + 1)
         #: The sum of all values, in seconds.
         self.sum_s = 0.0
 
     def copy(self) -> Histogram:
-        """Return the present values, for another thread."""
+        """Return a copy of the current values for another thread."""
         copy = Histogram()
         copy.counts, copy.sum_s = list(self.counts), self.sum_s
         return copy

@@ -1,13 +1,13 @@
 """One job as a reducer sees it: its ranks, its epoch, its slots. Nothing else changes them.
 
-This module is a table of transitions, which is why it is long: the tables below say what each
-event does in each phase, and the methods of `Job` carry that out.
+This module is a state machine, which is why it is long. The tables below give the effect of each event
+in each phase, and the methods of `Job` implement them.
 
-    phase        what it means                                    left by
+    phase        meaning                                          left by
     forming      no configuration yet (epoch 0)                   the first Hello
     configured   an epoch is known, Hellos are missing            the last Hello: Start to all
-    running      all ranks said Hello: pushes count               a newer epoch: back to configured
-    failed       Abort was sent to everybody, memory is free      `Jobs` drops it at once
+    running      all ranks have sent Hello: pushes count          a newer epoch: back to configured
+    failed       Abort was sent to all ranks, memory is free      `Jobs` drops it immediately
 
     event                    forming           configured           running
     Hello, older epoch       -                 ignore               ignore
@@ -19,9 +19,9 @@ event does in each phase, and the methods of `Job` carry that out.
     Ack                      raise `held`, and with it the minimum that every rank holds
     Goodbye                  the rank has left: tell the others; a slot that needs it fails the job
     Abort                    fail the job with the rank's own error
-    stream lost              the rank is lost until it dials again; rank 0 is told, and decides
+    stream lost              the rank is lost until it dials again; rank 0 is notified, and decides
 
-Only rank 0 makes epochs, and a reducer never does, so an epoch has one meaning everywhere
+Only rank 0 creates epochs, and a reducer never does, so an epoch has one meaning everywhere
 (proto/README.md, "Membership"). Adopting an epoch drops every slot, so nothing is ever summed
 across epochs.
 """
@@ -76,7 +76,7 @@ from reducer.core.totals import JobLabel, JobTotals, job_label
 
 
 class JobFailed(Exception):
-    """Raised inside a job's handlers when the error concerns all ranks and not one stream alone."""
+    """Raised inside a job's handlers when the error concerns all ranks and not just one stream."""
 
     def __init__(self, error: ReductionError) -> None:
         super().__init__(str(error))
@@ -85,27 +85,27 @@ class JobFailed(Exception):
 
 @dataclass(slots=True)
 class RankView:
-    """What the reducer knows of one rank."""
+    """A rank as the reducer sees it."""
 
     nonce: bytes
     host: str
-    #: The instance that the rank named in its Join. Empty if it knew none.
+    #: The instance in the rank's Join. Empty if the rank knew none.
     instance: bytes
     #: The rank's stream. None while the rank is lost or has left.
     stream: int | None
     presence: Presence = Presence.PRESENT
-    #: Whether it is lost for certain.
+    #: Whether its process has ended.
     has_ended: bool = False
     place: Place = NOWHERE
-    #: How many streams the rank has had.
+    #: Number of streams that the rank has had.
     streams: int = 1
     #: The rank holds the results of all collectives below this number.
     held: int = 0
-    #: The rate that it has told; infinite: no limit is known.
+    #: The rate that the rank has reported; infinite if no limit is known.
     rate: float = math.inf
-    #: The rate that it was told on its present stream.
+    #: The rate that the rank was last sent on its current stream.
     told_rate: float = math.inf
-    #: Whether the present stream is paced.
+    #: Whether the current stream is paced.
     is_paced: bool = False
     #: Bytes of credit that the rank's pushes of this epoch take until their results are published.
     outstanding: int = 0
@@ -125,15 +125,15 @@ class Job:
     group: str = ""
     #: Each contribution is the sum over this many processes of a node.
     local_size: int = 1
-    #: What all ranks of the job have said of their run. Ranks of another one never come in.
+    #: The run of all ranks of the job. Ranks of another run are never admitted.
     run: str = ""
-    #: Who pays for it.
+    #: Account that is charged for the job.
     account: Account = NOBODY
-    #: Where this reducer runs.
+    #: The place of this reducer.
     place: Place = NOWHERE
     instance: bytes = b""
     epoch: int = 0
-    #: When the first Hello of this epoch came.
+    #: When the first Hello of this epoch arrived.
     adopted_at: float = 0.0
     configuration: Configuration | None = None
     #: Position of this reducer in the configuration.
@@ -142,29 +142,29 @@ class Job:
     has_checksums: bool = False
     is_started: bool = False
     minimum: int = 0
-    #: How it came to its end, once it has.
+    #: How the job ended, once it has.
     outcome: Outcome = Outcome.LOST
     ranks: dict[int, RankView] = field(default_factory=dict)
     #: The `held` of each rank's Hello in this epoch.
     hellos: dict[int, int] = field(default_factory=dict)
     slots: dict[tuple[int, int], Slot] = field(default_factory=dict)
-    #: When to send the minimum in a frame of its own. None when every rank has been told.
+    #: When to send the minimum in its own frame. None when every rank has received it.
     minimum_due: float | None = None
     is_draining: bool = False
-    #: Ranks that said Goodbye.
+    #: Ranks that sent Goodbye.
     left: list[int] = field(default_factory=list)
-    #: The first rank that said which reducers were named to it, with its host.
+    #: The first rank that reported its reducers, its host, and those reducers.
     told: tuple[int, str, NamedReducers] | None = None
     #: Payload bytes of all pushes that counted.
     received_bytes: int = 0
     #: Payload bytes of all results.
     sent_bytes: int = 0
-    #: What `sent_bytes` was at the last look at the connections.
+    #: Value of `sent_bytes` when the connections were last examined.
     looked_at_bytes: int = 0
     #: The counters of all jobs of this name.
     totals: JobTotals = field(default_factory=JobTotals)
     stragglers: Stragglers = field(init=False)
-    #: How fast results are sent.
+    #: Rate at which results are sent.
     pacing: Pacing = field(default_factory=Pacing)
 
     def __post_init__(self) -> None:
@@ -177,21 +177,21 @@ class Job:
 
     @property
     def label(self) -> JobLabel:
-        """What its counters are kept for."""
+        """The label of the job's counters."""
         return job_label(self.name, self.group)
 
     # ---- streams come and go ----
 
     def was_told_otherwise(self, join: Join) -> ReductionError | None:
-        """Return an error if this rank was told of other reducers than a rank that is here.
+        """Return an error if this rank was configured with other reducers than a present rank.
 
-        They would wait for each other at different reducers, and in vain. Once an epoch has begun, all ranks
-        have met.
+        They would wait for each other forever at different reducers. Once an epoch has begun, all ranks have
+        met.
         """
         if join.named is None or self.told is None or self.epoch:
             return None
         rank, host, named = self.told
-        # A rank that is away may be of an earlier life of the job.
+        # An absent rank may belong to an earlier instance of the job.
         if not self.is_present(rank) or named.agrees_with(join.named):
             return None
         return CollectiveMismatch(
@@ -200,7 +200,7 @@ class Job:
         )
 
     def on_join(self, stream: int, join: Join) -> list[Action]:
-        """Attach a stream; `Jobs` has decided that this process may be this rank."""
+        """Attach a stream. `Jobs` has decided that this process may be this rank."""
         actions: list[Action] = []
         if join.named is not None and (self.told is None or not self.is_present(self.told[0])):
             self.told = join.rank, join.host, join.named
@@ -214,7 +214,7 @@ class Job:
             view.has_ended = False
             view.rate = view.told_rate = math.inf
             view.is_paced = False
-            # The count tells rank 0 that the former stream is lost, perhaps with pushes on it.
+            # The count shows rank 0 that the previous stream was lost, perhaps with pushes on it.
             view.streams += 1
         else:
             self.ranks[join.rank] = RankView(join.nonce, join.host, join.instance, stream, place=join.place)
@@ -233,7 +233,7 @@ class Job:
         view = self.ranks[rank]
         view.stream = None
         view.presence = Presence.LOST
-        # Its pushes may be lost, so the rank counts again only in the epoch that rank 0 makes next.
+        # Its pushes may be lost, so the rank counts again only in the next epoch that rank 0 creates.
         self.hellos.pop(rank, None)
         return self._tell_of(rank)
 
@@ -248,10 +248,10 @@ class Job:
     # ---- frames ----
 
     def on_frame(self, rank: int, frame: WorkerFrame, now: float) -> list[Action]:
-        """Take a frame from a rank that is present.
+        """Handle a frame from a present rank.
 
         Raises:
-            ReductionError: the frame is the rank's own fault; its stream must end with this error.
+            ReductionError: the rank is at fault, and its stream must end with this error.
             JobFailed: the error concerns every rank.
         """
         match frame:
@@ -289,7 +289,7 @@ class Job:
         if rank in self.hellos:
             raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
         if self.is_started:
-            # The rank was lost, perhaps with pushes of this epoch, so rank 0 makes another epoch.
+            # The rank was lost, perhaps with pushes of this epoch, so rank 0 creates another epoch.
             return actions
         view = self.ranks[rank]
         self.hellos[rank] = hello.held
@@ -329,7 +329,7 @@ class Job:
 
     def _on_push(self, rank: int, push: Push, now: float) -> list[Action]:
         if push.epoch < self.epoch:
-            return []  # sent before the rank knew of this epoch: it will push again
+            return []  # sent before the rank knew of this epoch, so it will push again
         view = self.ranks[rank]
         if push.epoch > self.epoch or not self.is_started or rank not in self.hellos:
             raise OutOfOrder(
@@ -354,7 +354,7 @@ class Job:
             slot = self.slots[push.seq, push.chunk] = Slot(
                 push.collective, layout_bytes, nbytes, rank, self.world_size, now
             )
-            if is_late:  # some rank has left it out, which `_check_order` will find
+            if is_late:  # some rank has skipped it, which `_check_order` will find
                 self.slots = dict(sorted(self.slots.items()))
         try:
             payloads = slot.on_push(rank, push.collective, push.payload)
@@ -398,12 +398,12 @@ class Job:
         return actions
 
     def _audience(self) -> tuple[int, ...]:
-        """Return the streams that a result goes to. Each reducer starts with another rank.
+        """Return the streams to which a result is sent. Each reducer starts with another rank.
 
-        If all k reducers answered rank 0 first, its link would get the data of k links at once and
-        drop most of it.
+        If all k reducers answered rank 0 first, its link would receive the data of k links at the same
+        time and drop most of it.
         """
-        # A rank that came back on a new stream expects no results before the next epoch.
+        # A rank that returned on a new stream expects no results before the next epoch.
         present = [
             view.stream for r, view in self.ranks.items() if r in self.hellos and view.stream is not None
         ]
@@ -421,11 +421,11 @@ class Job:
         view = self.ranks[rank]
         self.minimum = max(self.minimum, goodbye.minimum)
         self._on_held(rank, goodbye.held, now)
-        if rank not in self.left:  # a rank may join again and leave again
+        if rank not in self.left:  # a rank may rejoin and leave again
             self.left.append(rank)
         for (seq, _), slot in self.slots.items():
             self._check_left(seq, slot)
-        assert view.stream is not None  # its frame has just come on it
+        assert view.stream is not None  # the frame has just arrived on it
         close = Close(view.stream, None)
         view.stream = None
         view.presence = Presence.LEFT
@@ -434,7 +434,7 @@ class Job:
     # ---- time ----
 
     def on_tick(self, sent: Mapping[int, Sent], now: float) -> list[Action]:
-        """Send the minimum if no Result has carried it, and report whom the ranks wait for."""
+        """Send the minimum if no Result has carried it, and report the ranks that others wait for."""
         actions: list[Action] = []
         self.stragglers.settle(now)
         oldest = next((slot.collective for slot in self.slots.values()), None)
@@ -450,7 +450,7 @@ class Job:
         return actions + self._pace(sent, now)
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> list[Action]:
-        """Send results at the rate that the links of the job carry, and tell all ranks of the lowest one."""
+        """Pace results to the rate of the job's links, and send the lowest rate to all ranks."""
         if self.configuration is None:
             return []
         weights, own_host = self.configuration.weights, self.place.host
@@ -458,7 +458,7 @@ class Job:
         views = {view.stream: view for view in self.ranks.values() if view.stream is not None}
         remote = [stream for stream, view in views.items() if view.place.host != own_host or not own_host]
         self.pacing.hear([view.rate for view in views.values()])
-        # Ticks tell of the streams of all jobs that send, and this one may send nothing.
+        # Ticks report the streams of all sending jobs, and this job may send nothing.
         if known := {stream: sent[stream] for stream in remote if stream in sent}:
             self.pacing.look(known, share * len(known), now)
         rate = self.pacing.rate
@@ -475,7 +475,7 @@ class Job:
         return actions
 
     def waiting(self, now: float) -> Waiting | None:
-        """Return whom the ranks wait for; None if nothing has waited for NEWS_S, so most of the time."""
+        """Return the ranks that others wait for, or None if nothing has waited for NEWS_S, as is usual."""
         if self.epoch and not self.is_started:
             since, seq, chunk, epoch = self.adopted_at, 0, 0, self.epoch
             has: Callable[[int], bool] = self.hellos.__contains__
@@ -490,7 +490,7 @@ class Job:
         missing = [peer for peer in self.peers() if not has(peer.rank)]
         return Waiting(seq, chunk, now - since, len(missing), tuple(missing[:WAITING_RANKS_MAX]), epoch)
 
-    # ---- what `Jobs` asks ----
+    # ---- called by `Jobs` ----
 
     def drain(self) -> list[Action]:
         """Tell all ranks that this reducer wants to leave."""
@@ -498,7 +498,7 @@ class Job:
         return [Send(stream, Peers((), self.is_draining)) for stream in self.streams()]
 
     def fail(self, error: ReductionError) -> list[Action]:
-        """Tell every present rank why the job is over, and free its memory."""
+        """Send every present rank the reason why the job is over, and free its memory."""
         abort = Abort(error.code, str(error))
         actions: list[Action] = self.discard_slots()
         for view in self.ranks.values():
@@ -515,23 +515,23 @@ class Job:
         return discards
 
     def blame(self, rank: int, text: str) -> str:
-        """Return an error's text for all ranks. It begins with the rank at fault and its host."""
+        """Return an error's text for all ranks, beginning with the rank at fault and its host."""
         who = f"rank {rank} ({self.ranks[rank].host})"
         own = f"rank {rank} "
         return f"{who} {text.removeprefix(own)}" if text.startswith(own) else f"{who}: {text}"
 
     def stream_of(self, rank: int) -> int | None:
-        """Return the rank's stream to this reducer, None if it has none."""
+        """Return the rank's stream to this reducer, or None."""
         view = self.ranks.get(rank)
         return None if view is None else view.stream
 
     def is_present(self, rank: int) -> bool:
-        """Whether the rank has a stream to this reducer."""
+        """Return whether the rank has a stream to this reducer."""
         return self.stream_of(rank) is not None
 
     @property
     def present_ranks(self) -> int:
-        """How many ranks have a stream to this reducer."""
+        """Number of ranks with a stream to this reducer."""
         return sum(view.stream is not None for view in self.ranks.values())
 
     @property
@@ -557,11 +557,11 @@ class Job:
     # ---- helpers ----
 
     def streams(self) -> list[int]:
-        """Return the streams of all ranks that are present, in the order of the ranks."""
+        """Return the streams of all present ranks, in rank order."""
         return [view.stream for _, view in sorted(self.ranks.items()) if view.stream is not None]
 
     def _raise_minimum(self) -> bool:
-        """Recompute the minimum; return whether it rose. Ranks that never joined hold nothing."""
+        """Recompute the minimum, and return whether it rose. Ranks that never joined hold nothing."""
         if len(self.ranks) < self.world_size:
             return False
         least = min(view.held for view in self.ranks.values())
@@ -578,7 +578,7 @@ class Job:
     def _concerning(self, rank: int) -> tuple[Peer, ...]:
         """Return the peers that a rank must know of.
 
-        Rank 0 decides about all ranks. The others wait for rank 0, and must know who has left.
+        Rank 0 decides about all ranks. The others wait for rank 0, and must know which ranks have left.
         """
         if rank == 0:
             return self.peers()
@@ -595,9 +595,9 @@ class Job:
         ]
 
     def _check_order(self, seq: int, chunk: int) -> None:
-        """Fail the job if a chunk is complete before an older one: each rank pushes in order, so one has skipped that.
+        """Fail the job if a chunk is complete before an older one, since a rank must have skipped the older one.
 
-        Its result would come to the other ranks before they expect it.
+        Each rank pushes in order, and the result would reach the other ranks before they expect it.
         """
         (old_seq, old_chunk), slot = next(iter(self.slots.items()))
         if (old_seq, old_chunk) != (seq, chunk):
@@ -612,8 +612,8 @@ class Job:
     def _check_left(self, seq: int, slot: Slot) -> None:
         """Fail the job if a slot waits for a rank that has left.
 
-        Collectives below the minimum are exempt: every rank holds their results, and they are only
-        pushed again because a new epoch asked for them.
+        Collectives below the minimum are exempt, because every rank holds their results and they are only
+        pushed again for a new epoch.
         """
         for rank in self.left:
             if seq >= self.minimum and not slot.has(rank):

@@ -1,25 +1,25 @@
-"""All jobs of one reducer: who may join, what memory they get, which stream belongs to whom.
+"""All jobs of one reducer: admission of ranks, memory of jobs, and owners of streams.
 
-The answer to a Join depends on what the reducer knows of the job of that name:
+The answer to a Join depends on the reducer's state of the job of that name:
 
-    no such job                              make one, if memory allows and the
-                                             reducer does not drain
-    its instance failed here a moment ago    the same error again
+    no such job                              create one, if memory allows and the
+                                             reducer is not draining
+    its instance recently failed here        the same error again
     the same process (nonce) as before       a reconnect: attach
-    rank 0, another live rank 0 there        JobBusy
-    rank 0, the old one is gone              the job was started again: end the old
+    rank 0, another live rank 0 present      JobBusy
+    rank 0, the old one is gone              the job was restarted: end the old
                                              instance and start over
-    another rank that is live there          RankTaken
+    another rank that is present             RankTaken
     another rank, unknown here               attach; StaleInstance if it names another
                                              instance than rank 0's
-    another rank, known but gone, new nonce  rank 0 is there: JobBusy; rank 0 is gone: start over;
+    another rank, known but gone, new nonce  rank 0 is present: JobBusy; rank 0 is gone: start over;
                                              rank 0 has not joined yet: attach
-    a rank of another run                    rank 0 is there: JobBusy. If not, it is rank 0 who starts over, and
-                                             whose run it is; any other rank does, once rank 0 and the former
-                                             process of its own rank have gone, and gets JobBusy before
+    a rank of another run                    rank 0 is present: JobBusy. Otherwise rank 0 of the new run starts
+                                             over. Any other rank starts over once rank 0 and the previous
+                                             process of its own rank are gone; until then it gets JobBusy
     another world size or local size         JobBusy; while the job is forming,
                                              CollectiveMismatch for all ranks
-    other reducers were named to the rank    while the job is forming, CollectiveMismatch for all ranks
+    the rank has other reducers              while the job is forming, CollectiveMismatch for all ranks
 
 Jobs do not know each other. They share only the memory limit and this table.
 """
@@ -78,24 +78,24 @@ class Jobs:
     def __init__(self, *, incarnation: bytes, memory_limit_bytes: int, place: Place = NOWHERE) -> None:
         self.incarnation = incarnation
         self.place = place
-        #: What the present jobs have reserved.
+        #: Memory reserved by the present jobs.
         self.memory = Shares(memory_limit_bytes)
-        #: Streams of all of their ranks, whether these have come or not.
+        #: Streams for all ranks of the present jobs, whether these have joined or not.
         self.seats = Shares(STREAMS_MAX)
         self.is_draining = False
-        #: Jobs by name and process group: each group of one job is a job of its own.
+        #: Jobs by name and process group, because each group of a job counts as a separate job.
         self.by_name: dict[tuple[str, str], Job] = {}
         #: The job and rank of each stream that has joined.
         self.streams: dict[int, tuple[Job, int]] = {}
-        #: Why instances of jobs failed, by job name and instance. Ranks that come late are told.
+        #: Errors of failed instances, by job name and instance, for ranks that join late.
         self.failures: OrderedDict[tuple[str, bytes], ReductionError] = OrderedDict()
-        #: What has happened since the start.
+        #: Counters since the start.
         self.totals = Totals()
         self._job_count = 0
 
     @property
     def memory_limit_bytes(self) -> int:
-        """Most bytes that all jobs may reserve."""
+        """Maximum bytes that all jobs may reserve."""
         return self.memory.limit
 
     @property
@@ -104,22 +104,22 @@ class Jobs:
         return self.memory.taken
 
     def has_checksums(self, stream: int) -> bool:
-        """Whether pushes on a stream have checksums."""
+        """Return whether pushes on a stream have checksums."""
         owner = self.streams.get(stream)
         return owner is not None and owner[0].has_checksums
 
     def note_sent(self, stream: int, nbytes: int) -> None:
-        """Count the payload of a result, whose size is known only after it was encoded."""
+        """Count the payload of a result, whose size is known only after encoding."""
         owner = self.streams.get(stream)
         if owner is not None:
             owner[0].sent_bytes += nbytes
 
     def note_reduced(self, stream: int, seconds: float) -> None:
-        """Count how long a chunk took from its last push until its result was handed to all streams.
+        """Record the time from a chunk's last push until its result was passed to all streams.
 
         Args:
-            stream: one of those that the result went to.
-            seconds: how long it took.
+            stream: one of the streams that received the result.
+            seconds: the measured time.
         """
         owner = self.streams.get(stream)
         if owner is not None:
@@ -135,7 +135,7 @@ class Jobs:
         return streams
 
     def handle(self, event: ReducerEvent, now: float) -> list[Action]:
-        """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
+        """Handle one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         match event:
             case Received(stream, frame):
                 return self._on_frame(stream, frame, now)
@@ -203,7 +203,7 @@ class Jobs:
             try:
                 job = self._make(join)
             except ReductionError as error:
-                return actions + self._refuse(stream, error)  # the ranks of the old job must hear of its end
+                return actions + self._refuse(stream, error)  # `actions` end the old job's ranks
         elif (join.world_size, join.local_size) != (job.world_size, job.local_size):
             setting, theirs, ours = "world size", join.world_size, job.world_size
             if theirs == ours:
@@ -225,7 +225,7 @@ class Jobs:
         return actions
 
     def _end_strangers(self, job: Job, join: Join) -> list[Action]:
-        """Remove ranks of another instance than the one that rank 0 names in its Join."""
+        """Remove ranks of any instance other than that in rank 0's Join."""
         stale = StaleInstance(f"job {join.job!r} was started again by rank 0 on {join.host}")
         strangers = [rank for rank, view in job.ranks.items() if view.instance not in (b"", join.instance)]
         actions: list[Action] = []
@@ -274,10 +274,10 @@ class Jobs:
         return 0 in job.ranks
 
     def _grant(self, join: Join, old: Job | None = None) -> int:
-        """Return the credit that a new job gets, in the place of an old one if there is one.
+        """Return the credit of a new job, which replaces the old one if given.
 
         Raises:
-            ReductionError: no new job may be made.
+            ReductionError: no new job may be created.
         """
         if self.is_draining:
             raise ReducerDraining(f"this reducer is stopping and takes no new job {join.job!r}")
@@ -334,9 +334,9 @@ class Jobs:
         return actions + self._forget_if_deserted(job)
 
     def _refuse(self, stream: int, error: ReductionError) -> list[Action]:
-        """End one stream with an error, and its job unless the rank will come back.
+        """End one stream with an error, and also its job unless the rank will return.
 
-        A worker opens its stream again only after DataCorrupted. Any other Abort is final for it.
+        A worker reopens its stream only after DataCorrupted. Any other Abort is final for it.
         """
         owner = self.streams.get(stream)
         if owner is not None and not isinstance(error, DataCorrupted):
@@ -346,7 +346,7 @@ class Jobs:
         return actions + self._on_lost(stream)
 
     def _fail(self, job: Job, error: ReductionError) -> list[Action]:
-        """End a job on all its streams. Ranks without a stream get the error at their next Join."""
+        """End a job on all its streams. Ranks without a stream receive the error at their next Join."""
         if job.instance:
             self.failures[job.name, job.instance] = error
             if len(self.failures) > FAILURES_MAX:
@@ -371,7 +371,7 @@ class Jobs:
 
 
 def _ended_by(job: Job, join: Join) -> ReductionError:
-    """Return what ends the ranks of a job that this Join starts over."""
+    """Return the error for the ranks of a job that this Join starts over."""
     if join.run != job.run and 0 not in job.ranks:
         first = job.peers()[0]
         return JobBusy(f"job {job.title!r} is taken: {_two_runs(first.rank, first.host, join)}")

@@ -1,9 +1,9 @@
-"""Which ranks the others wait for: reports while they wait, and statistics afterwards.
+"""Ranks that the others wait for: reports while they wait, and statistics afterwards.
 
 There are two measures of a rank's lateness. `last` adds up the waits of all chunks that the rank
-completed, so that ten chunks that wait at once for one second count ten seconds. JobTotals counts
-the wall-clock time in which at least one chunk waited for this rank and for no other, which is at
-most the time that has passed.
+completed, so ten chunks that wait for the same second count ten seconds. JobTotals counts the
+wall-clock time in which at least one chunk waited only for this rank, which never exceeds the elapsed
+time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from reduction.model import Collective, LastRank, Waiting, WaitTimes
 
 from reducer.core.totals import JobTotals
 
-#: The percentiles are those of the latest chunks, at most this many.
+#: Maximum number of latest chunks in the percentiles.
 LATEST = 1024
-#: How long a chunk waits before the ranks are told for whom, and the pause between such reports,
-#: in seconds.
+#: How long a chunk waits before the missing ranks are reported to the others, and the pause between
+#: such reports, in seconds.
 NEWS_S = 0.5
-#: How long a chunk waits before the operator is told for whom, in seconds. Workers have the same
-#: default.
+#: How long a chunk waits before the missing ranks are reported to the operator, in seconds. Workers
+#: have the same default.
 WARN_S = 5.0
 
 
@@ -29,31 +29,31 @@ class Stragglers:
 
     def __init__(self, totals: JobTotals) -> None:
         self._totals = totals
-        #: Wall-clock seconds in which at least one chunk waited for this rank and for no other.
+        #: Wall-clock seconds in which at least one chunk waited only for this rank.
         self.waited_s: dict[int, float] = {}
-        #: How many chunks wait for this rank and for no other, and since when that time has not been
-        #: counted. Ranks without such chunks are left out.
+        #: Number of chunks that wait only for this rank, and since when that time has not been counted.
+        #: Ranks without such chunks are omitted.
         self._waits_for: dict[int, tuple[int, float]] = {}
         self._news_due = 0.0
-        #: The collective or the epoch that the operator was last warned of.
+        #: The collective or the epoch of the last warning to the operator.
         self._warned: tuple[int, int] | None = None
         self._chunks: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     def wait_for(self, rank: int, now: float) -> None:
-        """Record that a chunk waits for this rank and for no other, from now on."""
+        """Record that a chunk now waits only for this rank."""
         chunks, since = self._waits_for.get(rank, (0, now))
         self._waits_for[rank] = chunks + 1, since
 
     def settle(self, now: float) -> None:
-        """Count the time of waits that go on, so that they show before they end."""
+        """Count the time of ongoing waits, so that they are visible before they end."""
         for rank, (chunks, since) in self._waits_for.items():
             self._count(rank, now - since)
             self._waits_for[rank] = chunks, now
 
     def forget(self) -> None:
-        """End all waits, because their chunks are dropped. What `settle` has not counted is lost."""
+        """End all waits, because their chunks are dropped. Time that `settle` has not counted is lost."""
         self._waits_for.clear()
 
     def _count(self, rank: int, waited_s: float) -> None:
@@ -74,7 +74,7 @@ class Stragglers:
         self._latest.append(waited_s)
 
     def last(self) -> tuple[LastRank, ...]:
-        """Return how often each rank was the last, in ascending order of ranks."""
+        """Return how often each rank was the last, in rank order."""
         return tuple(LastRank(rank, self._chunks[rank], self._seconds[rank]) for rank in sorted(self._chunks))
 
     def times(self) -> WaitTimes:
@@ -86,19 +86,19 @@ class Stragglers:
         return WaitTimes(p50_s, p90_s, p99_s, times[-1])
 
     def may_tell(self, now: float) -> bool:
-        """Whether the ranks may be told again for whom they wait: NEWS_S have passed since the last time."""
+        """Return whether NEWS_S have passed since the last report to the ranks."""
         return now >= self._news_due
 
     def news(
         self, waiting: Waiting | None, oldest: Collective | None, now: float
     ) -> tuple[Waiting | None, str]:
-        """Return the report to the ranks on whom they wait for, and the warning for the operator.
+        """Return the report of missing ranks for the others, and the warning for the operator.
 
-        They are None and "" if there is nothing to say.
+        They are None and "" if there is nothing to report.
 
         Args:
-            waiting: whom they wait for; None if for nobody, or if they were told a moment ago (`may_tell`).
-            oldest: the collective of the oldest chunk that waits.
+            waiting: the missing ranks; None if there are none, or if they were just reported (`may_tell`).
+            oldest: the collective of the oldest waiting chunk.
             now: time in seconds.
         """
         if waiting is None:

@@ -1,18 +1,18 @@
-"""Where the workers of elastic jobs see each other: what each has said last, and whether it is still there.
+"""Registry in which the workers of elastic jobs find each other: their latest entries, and their presence.
 
-A reducer decides nothing from it, and loses nothing with it: each worker says the same to every
-reducer, and says it again to one that was restarted.
+A reducer makes no decisions from it, and loses nothing with it. Each worker sends the same entry to
+every reducer, and sends it again to one that was restarted.
 
-event            what follows
-first request    the worker is there; all workers of its job are told, itself too
-later request    it says something else; all are told
-stream ended     it is gone; all are told. It is forgotten after LOBBY_S, when all know
-process ended    it will not be back; all are told
-a second stream  of the same worker: the first one counts no more
+event            effect
+first request    the worker is present; all workers of its job are notified, including itself
+later request    its entry changes; all are notified
+stream ended     it is gone; all are notified. It is forgotten after LOBBY_S, once all know
+process ended    it will not return; all are notified
+second stream    of the same worker: the first one no longer counts
 
-A stream is told what has changed since it was told last, in answers of about LOBBY_ANSWER_BYTES. So what one worker
-says costs one entry per worker, and a stream that is not read never has more than an answer waiting. The first
-answers of a stream have all entries.
+Each stream is sent the changes since its previous answer, in answers of about LOBBY_ANSWER_BYTES. So a worker's change
+costs one entry per worker, and a stream that is not read never has more than one answer waiting. The first answers of
+a stream have all entries.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from reducer.core.fair_shares import Account, Shares
 
 @dataclass(slots=True)
 class _Guest:
-    """A worker that is there, or was a moment ago."""
+    """A worker that is present, or recently was."""
 
     entry: bytes
     #: Its stream; None if that has ended.
     stream: int | None
-    #: Who pays for it.
+    #: Account that is charged for the worker.
     account: Account
-    #: Rises with everything that happens in the job's lobby; here, when something happened to this worker last.
+    #: Value of the room's version, which rises with every change, at this worker's last change.
     version: int
-    #: Until when what it has said lasts, if it may say LOBBY_SAYS_PER_S.
+    #: Time until which its requests are accounted for at a rate of LOBBY_SAYS_PER_S.
     paid_until: float
     #: When its stream ended.
     gone_at: float = 0.0
-    #: Whether it has gone for certain.
+    #: Whether its process has ended.
     has_ended: bool = False
 
 
@@ -57,9 +57,10 @@ class _Guest:
 class _Room:
     """The workers of one job."""
 
-    #: Those to whom something happened last come last.
+    #: Workers in the order of their last change, the latest last.
     guests: dict[bytes, _Guest] = field(default_factory=dict)
-    #: Which version each stream has been told; -1 for a worker of an older version, which wants all entries at once.
+    #: The version up to which each stream has been told; -1 for a worker of an older release, which needs all entries
+    #: in one answer.
     told: dict[int, int] = field(default_factory=dict)
     version: int = 0
     entry_bytes: int = 0
@@ -72,22 +73,22 @@ class _Room:
 
 
 class Lobby:
-    """All workers of all elastic jobs, by job and nonce. Times in seconds, monotonic."""
+    """All workers of all elastic jobs, by job and nonce. Times are monotonic seconds."""
 
     def __init__(self, limit_bytes: int = LOBBY_BYTES_MAX) -> None:
-        #: What workers may cost: of what they have said, and of what waits until they read it.
+        #: Memory for workers: their entries, and the answers that wait to be read.
         self.shares = Shares(limit_bytes)
         self._rooms: dict[str, _Room] = {}
         #: Job and worker of each stream.
         self._streams: dict[int, tuple[str, bytes]] = {}
 
     def on_request(self, stream: int, request: LobbyRequest, account: Account, now: float) -> tuple[int, ...]:
-        """Take what a worker says; return the streams that must be told.
+        """Handle a worker's request, and return the streams that must be notified.
 
         Raises:
-            ResourceExhausted: too many workers of this job, too much of its account, or said too often.
-            UnsupportedVersion: a worker of this job is older, and takes no more.
-            OutOfOrder: the stream has said that it is another worker.
+            ResourceExhausted: the job has too many workers, its account is exhausted, or requests are too frequent.
+            UnsupportedVersion: the job has a worker of an older release, which can take no more entries.
+            OutOfOrder: the stream belongs to another worker.
         """
         who = request.job, request.nonce
         if self._streams.get(stream, who) != who:
@@ -128,7 +129,7 @@ class Lobby:
         return tuple(told)
 
     def on_end(self, stream: int, now: float) -> tuple[int, ...]:
-        """Record that a stream has ended; return the streams that must be told."""
+        """Record that a stream has ended, and return the streams that must be notified."""
         job, nonce = self._streams.pop(stream, ("", b""))
         room = self._rooms.get(job)
         if room is None:
@@ -140,7 +141,7 @@ class Lobby:
         return tuple(room.told)
 
     def on_ended(self, job: str, nonce: bytes) -> tuple[int, ...]:
-        """Record that the process of a worker that has gone has ended; return the streams that must be told."""
+        """Record that the process of a gone worker has ended, and return the streams that must be notified."""
         room = self._rooms.get(job)
         guest = None if room is None else room.guests.get(nonce)
         if room is None or guest is None or guest.stream is not None:
@@ -150,7 +151,7 @@ class Lobby:
         return tuple(room.told)
 
     def news(self, stream: int) -> LobbyNews:
-        """Return what a stream must be told next, and record that it was told."""
+        """Return the next answer for a stream, and record that it was sent."""
         job, _ = self._streams.get(stream, ("", b""))
         room = self._rooms.get(job) or _Room(told={stream: 0})
         told = room.told[stream]
@@ -172,7 +173,7 @@ class Lobby:
     def forget(self, now: float) -> None:
         """Forget the workers that have been gone for a while, once all others know."""
         for job, room in list(self._rooms.items()):
-            # Those of whom nothing was heard for longest come first.
+            # Workers without a change for longest come first.
             due = [
                 (nonce, guest)
                 for nonce, guest in room.guests.items()

@@ -1,4 +1,4 @@
-"""One accumulation: contributions may arrive in any order, and are folded in rank order.
+"""One accumulation. Contributions may arrive in any order, and are folded in rank order.
 
 The first push of a chunk opens its slot, which ends with its Publish or with the epoch. A
 contribution that arrives before those of lower ranks waits, so the sum is a pure function of the
@@ -42,7 +42,7 @@ class Slot:
         self.nbytes = nbytes
         self.first_rank = first_rank
         self.world_size = world_size
-        #: When the first push came.
+        #: When the first push arrived.
         self.opened_at = opened_at
         #: The accumulator has the contributions of all ranks below this one.
         self.folded = 0
@@ -51,33 +51,33 @@ class Slot:
 
     @property
     def missing(self) -> int:
-        """How many contributions are missing. If it is one, it is that of the rank `folded`."""
+        """Number of missing contributions. If it is one, the missing rank is `folded`."""
         return self.world_size - self.folded - len(self.kept)
 
     def expects(self, collective: Collective, nbytes: int) -> bool:
-        """Whether a contribution looks like the first one, whose chunk was checked."""
+        """Return whether a contribution matches the first one, whose chunk was checked."""
         # Equal collectives are usually the same object. Comparing them by value takes longer than
         # the rest of a push.
         return nbytes == self.nbytes and (collective is self.collective or collective == self.collective)
 
     def has(self, rank: int) -> bool:
-        """Whether the rank has contributed."""
+        """Return whether the rank has contributed."""
         return rank < self.folded or rank in self.kept
 
     def on_push(self, rank: int, collective: Collective, payload: memoryview) -> tuple[memoryview, ...]:
         """Take a contribution and return the payloads that can be folded now, in rank order.
 
         Raises:
-            CollectiveMismatch: this rank and the slot's first one disagree, on the collective or on how
-                much of it they send; the slot is unchanged.
-            OutOfOrder: this rank has contributed already; the slot is unchanged.
+            CollectiveMismatch: this rank and the slot's first rank disagree on the collective or on the
+                amount of data per block; the slot is unchanged.
+            OutOfOrder: this rank has already contributed; the slot is unchanged.
         """
         if collective is not self.collective and collective != self.collective:
             raise CollectiveMismatch(
                 f"rank {rank} issued {collective}, but rank {self.first_rank} issued {self.collective}"
             )
         if payload.nbytes != self.nbytes:
-            # Of equal collectives only what is kept of each block makes a difference.
+            # For equal collectives, only the number of elements kept per block can differ.
             least, _ = collective.dtype.format.push_sizes(self.layout_bytes)
             raise CollectiveMismatch(
                 f"rank {rank} sends {payload.nbytes // least} elements of each block of "
@@ -104,7 +104,7 @@ def check_chunk(rank: int, push: Push, configuration: Configuration, index: int)
         The bytes of the chunk as the layout counts them.
 
     Raises:
-        MalformedFrame: one of these is not so.
+        MalformedFrame: one of these checks failed.
     """
     collective = push.collective
     itemsize = collective.dtype.itemsize

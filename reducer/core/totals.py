@@ -1,7 +1,7 @@
-"""What a reducer process has done for each training job since it started: counters that outlive the jobs.
+"""Counters of a reducer process for each training job since the process started. They outlive the jobs.
 
-The metrics are read from here. A job that begins again under its name goes on with its counters,
-because Prometheus takes a counter that falls for a process that has started again.
+The metrics are read from here. A job that restarts under its name keeps its counters, because
+Prometheus takes a falling counter as a process restart.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from reduction.limits import HOST_TOTALS_MAX, JOB_TOTALS_MAX, RANK_TOTALS_MAX
 
 from reducer.core.histogram import Histogram
 
-#: Stands for all ranks or hosts that have no label of their own.
+#: Label of all ranks or hosts without their own label.
 OTHER = "other"
-#: What rank 0 calls a job that the user gave no name. All of these count as one, since a name that
-#: is never used again would add series to Prometheus for ever.
+#: Rank 0's name for a job without a user-given name. All of these count as one, since names that are
+#: never reused would add Prometheus series forever.
 _UNNAMED = re.compile(r"run-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class JobLabel(NamedTuple):
-    """What counters are kept for."""
+    """The label of a set of counters."""
 
     #: The job's name. "" stands for all jobs without one.
     job: str
@@ -48,25 +48,25 @@ class Traffic:
 class JobTotals:
     """The counters of one label."""
 
-    #: Jobs that are there.
+    #: Number of live jobs.
     live_jobs: int = 0
     #: Collectives whose results every rank holds.
     collectives: int = 0
     epochs: int = 0
-    #: From a chunk's first push to its last.
+    #: Times from a chunk's first push to its last.
     chunk_waits: Histogram = field(default_factory=Histogram)
-    #: From a chunk's last push until its result was handed to the last connection. Of some chunks.
+    #: Times from a chunk's last push until its result was passed to the last connection, for a sample of chunks.
     chunk_reduces: Histogram = field(default_factory=Histogram)
-    #: Wall-clock seconds in which at least one chunk waited for this rank and for no other.
+    #: Wall-clock seconds in which at least one chunk waited only for this rank.
     straggler_s: dict[int, float] = field(default_factory=dict)
-    #: By data plane.
+    #: Traffic by data plane.
     traffic: dict[str, Traffic] = field(default_factory=dict)
-    #: Packets that connections which have ended sent again, by the worker's host.
+    #: Packets retransmitted by connections that have ended, by the worker's host.
     retransmits: Counter[str] = field(default_factory=Counter)
     _shown_other_s: float = 0.0
 
     def copy(self) -> JobTotals:
-        """Return the present values, for another thread."""
+        """Return a copy of the current values for another thread."""
         return replace(
             self,
             chunk_waits=self.chunk_waits.copy(),
@@ -81,14 +81,14 @@ class JobTotals:
         return self.traffic.setdefault(plane, Traffic())
 
     def add_retransmits(self, host: str, count: int) -> None:
-        """Count packets that were sent again to a host. Hosts beyond HOST_TOTALS_MAX count as OTHER."""
+        """Count packets retransmitted to a host. Hosts beyond HOST_TOTALS_MAX count as OTHER."""
         is_known = host in self.retransmits or len(self.retransmits) < HOST_TOTALS_MAX
         self.retransmits[host if is_known else OTHER] += count
 
     def worst(self) -> list[tuple[str, float]]:
-        """Return the straggler seconds of the ranks with the most, and of all others together.
+        """Return the straggler seconds of the worst ranks, and of all others together.
 
-        Which ranks these are may change. The seconds of the others never fall, as a counter must not.
+        The set of worst ranks may change. The others' seconds never fall, because a counter must not.
         """
         ranks = sorted(self.straggler_s, key=self.straggler_s.__getitem__, reverse=True)
         shown = [(str(rank), self.straggler_s[rank]) for rank in ranks[:RANK_TOTALS_MAX]]
@@ -104,16 +104,15 @@ class Totals:
 
     def __init__(self) -> None:
         self.by_label: dict[JobLabel, JobTotals] = {}
-        #: Jobs that are over, by how they ended.
+        #: Ended jobs by outcome.
         self.jobs: Counter[str] = Counter(ended=0, failed=0, lost=0)
-        #: Joins by their result.
+        #: Joins by result.
         self.joins: Counter[str] = Counter(admitted=0, refused=0)
 
     def begin(self, label: JobLabel) -> JobTotals:
         """Return the counters of a job that begins.
 
-        Beyond JOB_TOTALS_MAX labels those that were begun first are forgotten, as soon as no job of
-        theirs is there.
+        Beyond JOB_TOTALS_MAX labels, the oldest labels are forgotten as soon as they have no live job.
         """
         totals = self.by_label.get(label)
         if totals is None:
@@ -129,7 +128,7 @@ class Totals:
         self._forget(JOB_TOTALS_MAX)
 
     def _forget(self, limit: int) -> None:
-        """Forget labels without a job until there are no more than `limit`, or only labels with one."""
+        """Forget labels without a live job until at most `limit` are left, or only labels with one."""
         excess = max(0, len(self.by_label) - limit)
         for old in [old for old, each in self.by_label.items() if not each.live_jobs][:excess]:
             del self.by_label[old]

@@ -1,1 +1,1 @@
-"""How connections reach the engine; one file per data plane."""
+"""Server side of connections to the engine, one file per data plane."""

@@ -1,11 +1,11 @@
-"""How far the clocks of ranks on several hosts are apart, found from the collectives that they had in common.
+"""Find the offsets between the clocks of several hosts from their ranks' common collectives.
 
 No rank can have the whole result of a collective before every rank has pushed all of it. So for each
 collective that ranks a and b have in common, with times of their own clocks,
 
     whole_a >= last_push_b - offset    and    whole_b - offset >= last_push_a
 
-where b's clock shows `offset` more than a's. Every collective bounds the offset from both sides; the
+where b's clock is ahead of a's by `offset`. Every collective bounds the offset from both sides, and the
 tightest bounds are kept. This is the argument of NTP (RFC 5905, section 8) with the collectives as
 messages.
 """
@@ -21,18 +21,18 @@ from reduction.timeline.reducer_record import ReducerRecord
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What a record's clock shows more than the first record's."""
+    """How far a record's clock is ahead of the first record's."""
 
     seconds: float
-    #: It is wrong by at most this; None if there is nothing to tell it by.
+    #: Maximum error; None if there is nothing to derive it from.
     error: float | None
 
 
 def offsets(records: Sequence[Record]) -> list[Offset]:
-    """Return the offset of each record's clock to that of the first one.
+    """Return the offset of each record's clock from the first record's.
 
-    Ranks of one job have collectives in common. Records of several jobs are compared if some of the
-    same two hosts' records are of one job, as those of the rails are.
+    Ranks of one job have collectives in common. Hosts can be compared if a job has records on both, as
+    the rails of a job do.
     """
     first = records[0]
     found: dict[str, Offset] = {first.clock: Offset(0.0, 0.0)}
@@ -45,10 +45,10 @@ def offsets(records: Sequence[Record]) -> list[Offset]:
 def reducer_offsets(
     reducers: Sequence[ReducerRecord], records: Sequence[Record], known: Sequence[Offset]
 ) -> list[Offset]:
-    """Return the offset of each reducer's clock to that of the first of the ranks' records.
+    """Return the offset of each reducer's clock from that of the first rank's record.
 
-    A reducer gets a rank's first push after that was sent, and publishes the last sum before any rank
-    has the whole. `known` are the offsets of the ranks' records, in their order.
+    A reducer receives a rank's first push after it was sent, and publishes the last sum before any rank
+    has the whole result. `known` are the offsets of the ranks' records, in their order.
     """
     return [_reducer_offset(reducer, records, known) for reducer in reducers]
 
@@ -83,13 +83,13 @@ def _offset(records: Sequence[Record], first: Record, other: Record) -> Offset:
                 low, high = _bounds(mine, theirs)
                 least, most = max(least, low), min(most, high)
     if least == -float("inf") or most == float("inf"):
-        # The clocks of the two hosts tell it as well as they are set.
+        # Fall back on the wall clocks of the two hosts, which are as accurate as they are set.
         return Offset(first.unix_offset - other.unix_offset, None)
     return Offset((least + most) / 2, max(0.0, (most - least) / 2))
 
 
 def _bounds(first: Record, other: Record) -> tuple[float, float]:
-    """Return the least and the most that two records of one job allow, infinite without a bound."""
+    """Return the minimum and maximum offset that two records of one job allow, infinite without a bound."""
     mine = {span.seq: span for span in first.spans}
     least, most = -float("inf"), float("inf")
     for theirs in other.spans:

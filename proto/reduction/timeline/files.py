@@ -1,4 +1,4 @@
-"""How records become files, in a directory to which other users of the machine may write as well."""
+"""Write records as files to a directory that other users of the machine may also write to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-#: Characters that are in the name of no file here.
+#: Characters that are not allowed in file names here.
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
-#: Characters of either part of a name; systems allow 255 bytes.
+#: Maximum characters of either part of a name; systems allow 255 bytes.
 _PART_MAX = 100
 
 
 def file_name(job: str, rest: str) -> str:
-    """Return the name of a job's file, without its ending: another one for each job."""
+    """Return the name of a job's file without its extension, unique to the job."""
     safe = _UNSAFE.sub("_", job)[:_PART_MAX]
     if safe != job:
         safe += f"~{hashlib.sha256(job.encode()).hexdigest()[:12]}"
@@ -23,23 +23,23 @@ def file_name(job: str, rest: str) -> str:
 
 
 class OwnFile:
-    """NAME.json in a directory, or NAME.1.json and so on if that is there already. Only we may read it.
+    """NAME.json in a directory, or NAME.1.json and so on if that already exists. Only this user may read it.
 
-    It follows no link, and overwrites nothing but what it has written itself.
+    It follows no links, and overwrites only files that it has written itself.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._name = name
         self._path: Path | None = None
-        #: Device and inode, by which the file is known from what somebody may have put in its place.
+        #: Device and inode, which tell the file from another one that may have replaced it.
         self._identity = (0, 0)
 
     def write(self, text: str) -> Path:
-        """Write the file, the whole of it if it is there, and return its path. The directory is made if need be.
+        """Write the whole file, creating the directory if necessary, and return its path.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         path, descriptor = self._again() or self._new()
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -51,7 +51,7 @@ class OwnFile:
     def _again(self) -> tuple[Path, int] | None:
         if self._path is None:
             return None
-        with suppress(OSError):  # it is not there any more
+        with suppress(OSError):  # it no longer exists
             descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             if _identity(descriptor) == self._identity:
                 return self._path, descriptor

@@ -1,18 +1,18 @@
-"""Where the time of a job's collectives went beyond the ideal, from the records of all ranks and reducers.
+"""Account for a job's collective time beyond the ideal, from the records of all ranks and reducers.
 
-Each rank's rounds are divided as in parts.py; who began last is known from all ranks' records. What
-the transfer took beyond the ideal is divided further, round by round:
+Each rank's rounds are divided as in parts.py. The records of all ranks show which rank began last. The
+excess of the transfer over the ideal is divided further, round by round:
 
-    reducers    the CPU time of the busiest reducer process, less the ideal: it would have taken that
-                long if the network had taken no time
-    slow ranks  the longest that a chunk waited at a reducer for the last rank to push it: a rank that stands
-                still in a transfer soon holds up all others. Or it is the straggler of the job: the last to
+    reducers    the CPU time of the busiest reducer process, less the ideal. The transfer would have taken
+                that long on an infinitely fast network
+    slow ranks  the longest that a chunk waited at a reducer for the last rank to push it. A rank that stalls
+                in a transfer soon holds up all others. Or a rank is the straggler of the job: the last to
                 push most of the chunks, which spend most of their time waiting for it (stragglers.py)
     link        the rest
 
-Without the reducers' records `link` is what the network and the reducers took together, and the slow rank
-is the one that pushed its last byte later than all others. One that stood still before is not seen then: the
-others waited for it and ended with it.
+Without the reducers' records `link` includes the time of the network and of the reducers, and the slow rank
+is the one that pushed its last byte later than all others. A rank that stalled earlier then goes unnoticed,
+because the others waited for it and ended with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reduction.timeline.stragglers import Straggler, straggler
 
 @dataclass(slots=True)
 class Loss:
-    """Seconds of the rounds of all ranks together. `measured` is `ideal` and all shares together."""
+    """Seconds of the rounds of all ranks together. `measured` is the sum of `ideal` and all shares."""
 
     parts: Parts = field(default_factory=Parts)
     ideal: float = 0.0
@@ -52,7 +52,7 @@ class Loss:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What was lost, by cause, in seconds."""
+        """Lost seconds by cause."""
         return {
             "copy": self.parts.copy,
             "credit": self.parts.credit,
@@ -73,10 +73,10 @@ def loss(
     """Return where the time went.
 
     Args:
-        records: of the ranks of one job. The first collective waits for the start, and does not count.
-        offsets: of their clocks, in the same order.
-        reducers: the records of the job's reducers, if there are any.
-        rate: of each rank's link in bytes/s; None: the best that the rank's own rounds show.
+        records: records of one job's ranks. The first collective waits for the start, and does not count.
+        offsets: offsets of their clocks, in the same order.
+        reducers: records of the job's reducers, if there are any.
+        rate: rate of each rank's link in bytes/s; None means the best rate in the rank's own rounds.
     """
     found = Loss(straggler=_straggler(reducers, records))
     late = _longest(reducers) if reducers else _ends(records, offsets)
@@ -105,7 +105,7 @@ def _divide(
     late: Mapping[int, tuple[float, int]],
     at_reducers: Sequence[tuple[str, Mapping[int, ReducerSpan]]],
 ) -> None:
-    """Divide what a round's transfer took beyond the ideal."""
+    """Divide the excess of a round's transfer over the ideal."""
     busiest, cpu = "", 0.0
     for address, spans in at_reducers:
         there = [spans[span.seq] for span in group if span.seq in spans]
@@ -127,7 +127,7 @@ def _divide(
 
 
 def _begun(records: Sequence[Record], offsets: Sequence[Offset], mine: Offset) -> dict[int, Begun]:
-    """Return who began last to push each collective that all ranks have, and when on one rank's clock."""
+    """Return for each collective of all ranks which rank began to push last, and when on one rank's clock."""
     begun: dict[int, Begun] = {}
     counts: dict[int, int] = defaultdict(int)
     for record, offset in zip(records, offsets, strict=True):
@@ -146,7 +146,7 @@ def _ends(records: Sequence[Record], offsets: Sequence[Offset]) -> dict[int, tup
     times: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for record, offset in zip(records, offsets, strict=True):
         for span in record.spans:
-            # A rank that began late also ends late, which is counted already.
+            # A rank that began late also ends late, which is already counted.
             if span.last_push is not None and span.first_push is not None and offset.error is not None:
                 times[span.seq].append((span.last_push - offset.seconds, record.rank))
     begun = _begun(records, offsets, Offset(0.0, 0.0))

@@ -1,17 +1,16 @@
-"""The parts that one rank's time in collectives has, such that they add up to it.
+"""Divide one rank's time in collectives into parts that add up to it.
 
-Collectives overlap, so times of single ones cannot be added. What is divided here is a *round*: a
-time in which at least one collective is on its way, which with DDP is usually one per backward pass.
-Each moment of it belongs to one part, and to the first of these that is true for any collective of
-the round:
+Collectives overlap, so their individual times cannot be added. This module divides a *round*, a time in
+which at least one collective is in flight. With DDP there is usually one round per backward pass. Each
+moment of a round belongs to the first of these parts that applies to any of its collectives:
 
-    transfer        it is being pushed, or results are waited for, and every rank has begun to push
+    transfer        it is being pushed or awaits results, and every rank has begun to push
     ranks           some of it is pushed, and other ranks have not begun to push theirs
-    credit          it waits to be pushed: others are on their way, or the credit is used up
-    copy            it is handed to the thread that sends; on a GPU with the copy to the host
+    credit          it waits to be pushed: others are in flight, or the credit is used up
+    copy            it is handed to the sending thread; on a GPU this includes the copy to the host
     copy back       its result is copied to the tensor
 
-So a copy counts only where nothing is transferred meanwhile: that is what a faster copy could save.
+So a copy counts only where nothing is transferred meanwhile, which is the time a faster copy could save.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from reduction.timeline.record import Span
 
 #: Start and end, in seconds.
 Interval = tuple[float, float]
-#: Rounds with fewer bytes than this share of the largest one's say nothing about the link's rate.
+#: Rounds with fewer bytes than this share of the largest round's say nothing about the link's rate.
 BYTES_SHARE_MIN = 0.5
 
 
 class Begun(NamedTuple):
-    """When the last rank began to push a collective, on the clock of the rank that is looked at."""
+    """When the last rank began to push a collective, on the clock of the examined rank."""
 
     at: float
-    #: That rank, None if it is not known.
+    #: The last rank, None if it is not known.
     rank: int | None
 
 
@@ -47,7 +46,7 @@ class Parts:
     nbytes: int = 0
     measured: float = 0.0
     transfer: float = 0.0
-    #: By the rank that was waited for, None if that is not known.
+    #: Seconds by the rank that was waited for, None if the rank is not known.
     ranks: dict[int | None, float] = field(default_factory=lambda: defaultdict(float))
     credit: float = 0.0
     copy: float = 0.0
@@ -68,7 +67,7 @@ class Parts:
 
 
 def rounds(spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Yield the collectives of each round. Those that are not over do not count."""
+    """Yield the collectives of each round. Unfinished collectives do not count."""
     group: list[Span] = []
     end = 0.0
     for span in spans:
@@ -87,14 +86,14 @@ def parts(group: Sequence[Span], begun: Mapping[int, Begun]) -> Parts:
     """Return the parts of one round.
 
     Args:
-        group: its collectives, all of them over.
-        begun: by number of the collective; one without an entry was waited for by nobody.
+        group: collectives of the round, all finished.
+        begun: by number of the collective; no rank waited for a collective without an entry.
     """
     transfer, credit, copy, back = [], [], [], []
     ranks: dict[int | None, list[Interval]] = defaultdict(list)
     for span in group:
         assert span.done is not None
-        # A time that is missing, as in a collective of no bytes, makes its part empty.
+        # A missing time, as in a collective without bytes, makes its part empty.
         taken = _or(span.taken, span.issued)
         first_push = _or(span.first_push, taken)
         whole = span.done if span.whole is None else max(first_push, span.whole)
@@ -120,7 +119,7 @@ def parts(group: Sequence[Span], begun: Mapping[int, Begun]) -> Parts:
 
 
 def shortest_answers(spans: Iterable[Span]) -> dict[int, float]:
-    """Return the shortest time from the first push of a collective to its first result, by its bytes."""
+    """Return the shortest time from the first push of a collective to its first result, by collective size."""
     shortest: dict[int, float] = {}
     for span in spans:
         if (seconds := _answer(span)) is not None:
@@ -129,11 +128,11 @@ def shortest_answers(spans: Iterable[Span]) -> dict[int, float]:
 
 
 def begun_by_own_clock(spans: Iterable[Span]) -> dict[int, Begun]:
-    """Return when the last rank began to push, as far as one rank can tell it alone.
+    """Return when the last rank began to push, as far as one rank alone can tell.
 
-    No chunk has a result before all ranks have pushed it. So a first result that comes later after
-    the first push than it ever did for as many bytes has waited for another rank. A rank that is late
-    every time by the same time cannot be told from a long way.
+    No chunk has a result before all ranks have pushed it. So if the first result takes longer than the
+    shortest time ever seen for that size, it has waited for another rank. A rank that is always late by
+    the same time cannot be told from a long path.
     """
     spans = list(spans)
     shortest = shortest_answers(spans)
@@ -148,8 +147,8 @@ def begun_by_own_clock(spans: Iterable[Span]) -> dict[int, Begun]:
 def chunk_time(spans: Iterable[Span]) -> float:
     """Return the mean time from the push of a chunk to its result, in seconds; 0 if there is none.
 
-    Only the first and the last chunk of each collective at each reducer are recorded, so it is the mean
-    of these.
+    This is the mean of the first and the last chunk of each collective at each reducer, because only
+    these are recorded.
     """
     times = [
         (lane.first_result - lane.first_push + lane.last_result - lane.last_push) / 2
@@ -161,7 +160,7 @@ def chunk_time(spans: Iterable[Span]) -> float:
 
 
 def best_rate(of_rounds: Iterable[Parts]) -> float:
-    """Return the highest rate of a round's transfer in bytes/s, among those of many bytes; 0 without any."""
+    """Return the highest rate of a round's transfer in bytes/s, among rounds of many bytes; 0 without any."""
     of_rounds = list(of_rounds)
     least = BYTES_SHARE_MIN * max((one.nbytes for one in of_rounds), default=0)
     rates = [one.nbytes / one.transfer for one in of_rounds if one.transfer > 0 and one.nbytes >= least]
@@ -169,7 +168,7 @@ def best_rate(of_rounds: Iterable[Parts]) -> float:
 
 
 def ideal(one: Parts, rate: float) -> float:
-    """Return how long the bytes take at a rate in bytes/s; it is never more than they took."""
+    """Return the time for the bytes at a rate in bytes/s, which is never more than they took."""
     return min(one.transfer, one.nbytes / rate) if rate > 0 else one.transfer
 
 
@@ -185,7 +184,7 @@ def _or(time: float | None, default: float) -> float:
 
 
 def added(covered: list[Interval], more: Iterable[Interval]) -> tuple[list[Interval], float]:
-    """Return what the intervals cover together, and by how much that is longer."""
+    """Return the union of all intervals, and by how much that is longer than `covered`."""
     merged: list[Interval] = []
     for start, stop in sorted([*covered, *more]):
         if stop <= start:

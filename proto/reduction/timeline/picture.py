@@ -1,7 +1,7 @@
-"""A picture of a part of a trace: an SVG file, which every browser shows and which needs nothing else.
+"""Picture of a part of a trace as a self-contained SVG file that every browser shows.
 
 It draws the events of chrome.py: for each rank its collectives, for each reducer its sums, and for each thread of a
-profiler its operators. What overlaps gets a row of its own. A bar under the mouse says what it is.
+profiler its operators. Overlapping items get separate rows. Each bar has a tooltip.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from reduction.errors import ConfigError
 from reduction.text import printable
 
 Event = dict[str, Any]
-#: Collectives of the first rank that are shown if nobody says from when to when: the middle ones.
+#: Number of collectives of the first rank, from the middle, that are shown without a given time range.
 SHOWN = 6
-#: What a bar can be, and its colour: most of the palette of Okabe and Ito, "Color Universal Design", 2008.
+#: Kinds of bars and their colours, most of them from the palette of Okabe and Ito, "Color Universal Design", 2008.
 KINDS = {
     "handed over": "#CC79A7",
     "waiting to push": "#E69F00",
@@ -40,7 +40,7 @@ _LEFT, _WIDE, _ROW, _TOP, _BELOW = 230, 900, 17, 34, 30
 
 
 class Bar(NamedTuple):
-    """A stretch of one kind; microseconds of the trace."""
+    """A bar of one kind, with times in microseconds of the trace."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
     text: str
 
 
-#: What is drawn on one row: a collective, a sum or an operator.
+#: An item on a row: a collective, a sum or an operator.
 Item = list[Bar]
 
 
@@ -56,9 +56,9 @@ def picture(events: Sequence[Event], since: float | None = None, until: float | 
     """Return a picture of the events of a trace.
 
     Args:
-        events: what `chrome.document` has made, with or without profiles.
-        since: where the picture begins, in seconds of the trace.
-        until: where it ends. Without both it shows the collectives in the middle, without one as long a time.
+        events: the events of `chrome.document`, with or without profiles.
+        since: start of the picture, in seconds of the trace.
+        until: end of the picture. Without both it shows the middle collectives; without one, a time of that length.
 
     Raises:
         ConfigError: there is nothing to draw.
@@ -97,7 +97,7 @@ def _groups(events: Sequence[Event]) -> Iterator[list[Item]]:
     threads: dict[Any, list[Item]] = defaultdict(list)
     for event in sorted(_operators(events), key=lambda event: event["ts"]):
         items = threads[event["tid"]]
-        # Only the outermost ones.
+        # Keep only the outermost operators.
         if not items or event["ts"] >= items[-1][0].end:
             items.append([Bar(event["ts"], event["ts"] + event["dur"], "torch's operators", event["name"])])
     yield from threads.values()
@@ -116,26 +116,26 @@ def _collectives(events: Iterable[Event]) -> list[Item]:
             continue
         name, of, at = event["name"], event["id"], event["ts"]
         if event["ph"] == "b":
-            # The whole one comes before its parts.
+            # The whole slice comes before its parts.
             names.setdefault(of, name)
             items.setdefault(of, [])
             begun[of, name] = at
         elif name in KINDS:
             items[of].append(Bar(begun[of, name], at, name, names[of]))
         elif not items[of] or items[of][-1].kind not in ("delivered", "summing"):
-            # The end of the whole one, whose last part has not come.
+            # This is the end of a whole slice whose last part is missing.
             items[of].append(Bar(at, math.inf, "not done", names[of]))
     return sorted(items.values())
 
 
 def _middle(groups: Sequence[Sequence[Item]]) -> tuple[float, float]:
-    """Return from when to when all ranks do what is in the middle for the first, with a little before and after."""
+    """Return the time range, with a margin, in which all ranks do the first rank's middle collectives."""
     items = groups[0] if groups else ()
     first = max(0, (len(items) - SHOWN) // 2)
     names = {item[0].text for item in items[first : first + SHOWN]}
     bars = [bar for items in groups for item in items if item[0].text in names for bar in item]
     begin = min((bar.start for bar in bars), default=0.0)
-    # What is open has no end.
+    # Open bars have no end.
     end = max((bar.end if bar.end < math.inf else bar.start + 1.0 for bar in bars), default=1.0)
     margin = 0.04 * (end - begin)
     return begin - margin, end + margin
@@ -196,7 +196,7 @@ def _short(title: str) -> str:
 
 
 def _ticks(begin: float, end: float) -> Iterator[tuple[float, str]]:
-    """Yield the places of about eight round times, with their labels in seconds."""
+    """Yield about eight round times, with their labels in seconds."""
     least = (end - begin) / 8
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)

@@ -1,7 +1,7 @@
-"""What one rank writes down of its collectives, as a value and as a JSON file.
+"""One rank's record of its collectives, as a value and as a JSON file.
 
-All times are seconds of the host's monotonic clock, which all processes of a host share and which
-nobody sets.
+All times are seconds of the host's monotonic clock, which all processes of a host share and which is
+never set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reduction import values
 from reduction.errors import ConfigError
 from reduction.text import load_json
 
-#: Version of the file's form.
+#: Version of the file format.
 FORMAT = 1
 
 _T = TypeVar("_T")
@@ -32,25 +32,25 @@ class Lane:
 
 @dataclass(slots=True)
 class Span:
-    """One collective, as one rank sees it. A time is None if it has not come."""
+    """One collective as one rank sees it. A time is None until the event has happened."""
 
     seq: int
     #: Such as "AVG of 262144 x float32".
     what: str
-    #: Size of the rank's contribution, as the layout counts it.
+    #: Size of the rank's contribution as the layout counts it.
     nbytes: int
-    #: How many of them have not been pushed yet. Times of pushes are those of the first time: a new
-    #: epoch may ask for bytes again.
+    #: Bytes that have not been pushed yet. Times of pushes are those of the first push, because a new
+    #: epoch may request bytes again.
     unpushed: int
-    #: The user's thread asked for it.
+    #: When the user's thread issued it.
     issued: float
-    #: The thread that sends took it; on a GPU the tensor was on its way to the host.
+    #: When the sending thread took it; on a GPU the copy of the tensor to the host was in progress.
     taken: float | None = None
-    #: All results are here.
+    #: When all results had arrived.
     whole: float | None = None
-    #: The result is in the tensor.
+    #: When the result was in the tensor.
     done: float | None = None
-    #: By the reducer's address.
+    #: Lanes by the reducer's address.
     lanes: dict[str, Lane] = field(default_factory=dict)
 
     @property
@@ -66,7 +66,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happened, as the log says it."""
+    """An event in the words of the log."""
 
     at: float
     text: str
@@ -81,11 +81,11 @@ class Record:
     world_size: int
     #: The host's name.
     host: str
-    #: Records with the same one have times of the same clock.
+    #: Identifies the clock. Records with the same value have times of the same clock.
     clock: str
-    #: Seconds since 1970, less those of the clock, when the record was made.
+    #: Seconds since 1970 minus the clock's seconds, when the record was made.
     unix_offset: float
-    #: The error that ended the communicator, "" if none did.
+    #: The error that ended the communicator, or "".
     error: str
     spans: tuple[Span, ...]
     notes: tuple[Note, ...]
@@ -96,10 +96,10 @@ class Record:
 
 
 def from_json(text: str, source: str) -> Record:
-    """Return the record of a file; `source` is how errors call it.
+    """Return the record of a file, which errors call `source`.
 
     Raises:
-        ConfigError: it is not a record.
+        ConfigError: `text` is not a record.
     """
     return read(text, source, "a rank", Record)
 
@@ -109,12 +109,12 @@ def read(text: str, source: str, whose: str, kind: type[_T]) -> _T:
 
     Args:
         text: the file's content.
-        source: how errors call it.
-        whose: what the record should be of; errors say that it is none.
-        kind: of the value.
+        source: name of the file in errors.
+        whose: expected subject of the record, for errors.
+        kind: type of the value.
 
     Raises:
-        ConfigError: it is not a record, or one of another format.
+        ConfigError: `text` is not a record, or one of another format.
     """
     try:
         document = load_json(text)
@@ -123,5 +123,5 @@ def read(text: str, source: str, whose: str, kind: type[_T]) -> _T:
             return values.from_json(kind, document)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{source} is not a record of {whose}: {type(error).__name__}: {error}") from None
-    # Outside of the block above, because a ConfigError is a ValueError.
+    # This is outside the try block because a ConfigError is a ValueError.
     raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")

@@ -1,4 +1,4 @@
-"""What one reducer process writes down of a job's collectives, as a value and as a JSON file.
+"""One reducer process's record of a job's collectives, as a value and as a JSON file.
 
 Times are seconds of the host's monotonic clock, as in record.py.
 """
@@ -13,22 +13,22 @@ from reduction.timeline.record import FORMAT, read
 
 @dataclass(slots=True)
 class ReducerSpan:
-    """One collective at one reducer process: its chunks there."""
+    """The chunks of one collective at one reducer process."""
 
     seq: int
     first_push: float
     #: When the latest of its results was published.
     published: float
-    #: CPU time of the thread that sums: at the first push, and when the latest result was published.
+    #: CPU time of the summing thread at the first push and when the latest result was published.
     cpu_at_first_push: float
     cpu_at_published: float
     #: Chunks that were published.
     chunks: int = 0
-    #: By rank: when its first push came, and for how many chunks its push was the last one.
+    #: When each rank's first push arrived, and for how many chunks its push was the last one.
     begun: dict[int, float] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
-    #: By rank: how long those chunks had waited since their first push, and since all ranks had begun, in
-    #: seconds: all together, and the one that waited longest.
+    #: For each rank, how long those chunks had waited since their first push, and since all ranks had begun,
+    #: in seconds: the sum of all, and the longest.
     waited: dict[int, float] = field(default_factory=dict)
     longest: dict[int, float] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ class ReducerRecord:
 
     job: str
     world_size: int
-    #: Where the process listens.
+    #: Address at which the process listens.
     address: str
     host: str
     #: As in `Record`.
@@ -53,9 +53,9 @@ class ReducerRecord:
 
 
 def from_json(text: str, source: str) -> ReducerRecord:
-    """Return the record of a file; `source` is how errors call it.
+    """Return the record of a file, which errors call `source`.
 
     Raises:
-        ConfigError: it is not a record.
+        ConfigError: `text` is not a record.
     """
     return read(text, source, "a reducer", ReducerRecord)

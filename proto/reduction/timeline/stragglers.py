@@ -1,4 +1,4 @@
-"""Whether one rank is the one that the others wait for, from counts of who was the last to push a chunk."""
+"""Find a rank that the others wait for, from counts of which rank was the last to push a chunk."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from reduction.model import JobStatus
 
-#: A rank is a straggler if it is the last for this share of the chunks. Of two ranks one is always last.
+#: A rank is a straggler if it is the last for this share of the chunks. The second value is for two ranks, as one of
+#: them is always last.
 SHARE, SHARE_OF_TWO = 0.6, 0.75
-#: ... and only if chunks wait at least this long for it on average, in seconds.
+#: A straggler's chunks must also wait at least this long for it on average, in seconds.
 WAIT_S = 0.001
 #: With fewer chunks there is no verdict.
 CHUNKS_MIN = 16
-#: A straggler is why collectives take long only if chunks spend at least this share of their time
-#: waiting for it. Where one rank's own link is slow they spend 0.56 to 1.3 of it so. Where ranks share a slow link
-#: one of them may always be last without being the reason: 0.08 to 0.26 if they are paced, once 0.5 if not.
+#: A straggler is the cause of slow collectives only if chunks spend at least this share of their time waiting for it.
+#: With a slow link of one rank they spend 0.56 to 1.3 of their time waiting. If ranks share a slow link, one of them
+#: may always be last without being the cause. The share is then 0.08 to 0.26 if they are paced, and was once 0.5 if
+#: not.
 TIME_SHARE = 0.5
 
 
@@ -25,21 +27,21 @@ class Straggler(NamedTuple):
     rank: int
     #: Fraction of the chunks for which it was the last rank.
     share: float
-    #: How long such a chunk waits on average, in seconds.
+    #: Mean wait of such a chunk, in seconds.
     wait_s: float
 
     def is_cause(self, chunk_time_s: float) -> bool:
-        """Whether it is why collectives take long, if a chunk takes so long from push to result on other ranks."""
+        """Return whether it causes slow collectives, given a chunk's time from push to result on other ranks."""
         return self.wait_s >= TIME_SHARE * chunk_time_s
 
 
 def straggler(counts: Mapping[int, int], waits: Mapping[int, float], world_size: int) -> Straggler | None:
-    """Return the straggler; None if there is none, or if too few chunks tell.
+    """Return the straggler; None if there is none, or if there are too few chunks.
 
     Args:
-        counts: for how many chunks a rank was the last, by rank.
-        waits: how long those chunks waited in all, in seconds, by rank.
-        world_size: of the job.
+        counts: number of chunks for which a rank was the last, by rank.
+        waits: total time that those chunks waited, in seconds, by rank.
+        world_size: number of the job's ranks.
     """
     chunks = sum(counts.values())
     if chunks < CHUNKS_MIN or world_size < 2:
@@ -53,8 +55,8 @@ def straggler(counts: Mapping[int, int], waits: Mapping[int, float], world_size:
 def waited_for(counts: Mapping[int, int], waits: Mapping[int, float]) -> Straggler | None:
     """Return the rank that most of the waiting is for, even if it is not the last for most of the chunks.
 
-    A rank that begins late is the last for as many chunks as the credit allows to be under way. The
-    chunks after those are anybody's. Arguments and result as for `straggler`.
+    A rank that begins late is the last for as many chunks as the credit allows in flight. Any rank may be
+    last for later chunks. Arguments and result are those of `straggler`.
     """
     seconds = sum(waits.values())
     if sum(counts.values()) < CHUNKS_MIN or not seconds:
@@ -71,7 +73,7 @@ def last_ranks(
     """Return for how many chunks each rank was the last, and how long those waited for it in seconds.
 
     Args:
-        parts: what each reducer process says of the job, now and before; None: since the job's start.
+        parts: status of the job at each reducer process, now and before; None counts from the job's start.
     """
     counts: dict[int, int] = {}
     waits: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Where the time of collectives went, in words: the parts of it, and the ranks that the others waited for."""
+"""Describe in words where the time of collectives went, and which ranks the others waited for."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reduction.timeline.parts import Interval, added
 from reduction.timeline.record import Record
 from reduction.timeline.reducer_record import ReducerRecord
 
-#: A rank that issues a collective less than this after the one before it is not late.
+#: A rank that issues a collective less than this after the previous rank is not late.
 LATE_S = 0.001
 #: Causes of less than this share of the time are shown together.
 SHOWN = 0.01
-#: A cause of less than this share of the time is not worth looking at.
+#: A cause of less than this share of the time is not worth investigating.
 WORTH_IT = 0.05
 
 
@@ -27,7 +27,7 @@ def verdict(
     reducers: Sequence[ReducerRecord] = (),
     rate: float | None = None,
 ) -> Iterator[str]:
-    """Yield lines about the records of one job's ranks, and its reducers' if they have any; `rate` as for `loss`."""
+    """Yield lines about the records of one job's ranks, and of its reducers if given; `rate` as for `loss`."""
     yield from _lost(loss(records, offsets, reducers, rate), records, has_reducers=bool(reducers))
     for record in records:
         name = f"rank {record.rank} ({record.host})"
@@ -48,7 +48,7 @@ def verdict(
 
 
 def _lost(found: Loss, records: Sequence[Record], *, has_reducers: bool) -> Iterator[str]:
-    """Yield how long a round took, what the bytes take at best, and what the rest was lost to."""
+    """Yield the time of a round, the best time for its bytes, and the causes of the difference."""
     count, measured = found.parts.rounds, found.parts.measured
     if not count or not measured:
         return
@@ -77,7 +77,7 @@ def _lost(found: Loss, records: Sequence[Record], *, has_reducers: bool) -> Iter
 
 
 def _named(found: Loss, records: Sequence[Record], has_reducers: bool) -> dict[str, float]:
-    """Return what was lost, in seconds, by words for the cause."""
+    """Return the lost seconds by cause, in words."""
     hosts = {record.rank: record.host for record in records}
     named = {
         "copying to the host or to the thread that sends": found.parts.copy,
@@ -104,7 +104,7 @@ def _ms(seconds: float) -> str:
 
 
 def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterator[str]:
-    """Yield who issued collectives later than all others, by more than the clocks may be wrong."""
+    """Yield which rank issued collectives later than all others, by more than the clocks' error."""
     issued: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for index, (record, offset) in enumerate(zip(records, offsets, strict=True)):
         for span in record.spans:
@@ -116,7 +116,7 @@ def _stragglers(records: Sequence[Record], offsets: Sequence[Offset]) -> Iterato
     if len(errors) < len(offsets):
         yield "the clocks of these hosts cannot be compared, so who was late is not known"
         return
-    # Two clocks may each be wrong to the first one's, in opposite directions.
+    # Two clocks may both be wrong relative to the first clock, in opposite directions.
     doubt = LATE_S + sum(sorted(errors)[-2:])
     waits: dict[int, list[Interval]] = defaultdict(list)
     for times in complete:

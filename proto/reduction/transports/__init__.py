@@ -1,1 +1,1 @@
-"""What both sides of a transport share: the interface of streams, and the messages of the TCP plane."""
+"""Code shared by both sides of a transport: the interface of streams, and the messages of the TCP plane."""

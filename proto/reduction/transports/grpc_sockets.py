@@ -1,6 +1,6 @@
-"""The sockets of gRPC connections, which gRPC keeps to itself: found among this process's descriptors by their peers.
+"""Find the sockets of gRPC connections, which gRPC does not expose, among this process's descriptors by their peers.
 
-With them the kernel can pace a stream on gRPC, and tell what it has lost, as on a data connection of our own.
+Through them the kernel can pace a stream on gRPC, and report its losses, as on our own data connections.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from reduction.pacing import Sent
 from reduction.transports.tcp.socket_options import pace, path_state, set_timers
 
 Address = tuple[str, int]
-#: See `GrpcSockets`; about a second, at the rate at which cores are told of time.
+#: Number of uses without a search after a search without result; about a second at the rate of ticks.
 PAUSES = 25
 
 
 def address_of(peer: str) -> Address:
-    """Return the address in a string such as "ipv4:10.0.0.5:40000", by which gRPC calls the peer of a call."""
+    """Return the address in gRPC's name of a peer, such as "ipv4:10.0.0.5:40000"."""
     host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
     return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdecimal() else 0
 
@@ -36,11 +36,11 @@ def sockets_to(peers: Collection[Address]) -> list[int]:
 
 
 class GrpcSockets:
-    """The sockets of this process that lead to a peer: one, or one of each communicator.
+    """The sockets of this process to a peer: one, or one per communicator.
 
-    Which of several is whose, gRPC does not tell. So they are taken together, and each is paced alike: the others
-    carry no data if their streams have moved to a data port. They are never closed here, and never kept open: each
-    use looks whether a descriptor still is such a socket.
+    gRPC does not reveal which communicator owns which socket. So they are treated as one, and all are paced alike,
+    since other sockets carry no data if their streams have moved to a data port. They are never closed or kept open
+    here. Each use checks whether a descriptor is still such a socket.
 
     Args:
         peers: the addresses that the peer may have; more may be added later.
@@ -50,12 +50,12 @@ class GrpcSockets:
         self._peers = peers
         self._numbers: list[int] = []
         self._paced = 0
-        #: How often not to search again after a search in vain, which costs a look at all descriptors.
+        #: Remaining uses without a search, because a search examines all descriptors.
         self._pauses = 0
 
     @property
     def sent(self) -> Sent | None:
-        """What was sent on them so far; None if none is found."""
+        """Totals of the data sent on the sockets; None if none is found."""
         paths: list[Sent] = []
         for number in self._numbers:
             with contextlib.suppress(OSError), _borrowed(number, self._peers) as sock:
@@ -71,7 +71,7 @@ class GrpcSockets:
         )
 
     def pace(self, bytes_per_s: int) -> None:
-        """Limit each of them to this many bytes per second from now on."""
+        """Limit each socket to this many bytes per second from now on."""
         if bytes_per_s == self._paced:
             return
         for number in self._numbers:
@@ -95,7 +95,7 @@ def _borrowed(number: int, peers: Collection[Address]) -> Iterator[socket.socket
     """Yield a descriptor as a socket, and leave it open.
 
     Raises:
-        OSError: it is none that is connected to one of these addresses.
+        OSError: the descriptor is not a socket connected to one of these addresses.
     """
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         raise OSError(f"descriptor {number} is not a socket")

@@ -1,8 +1,8 @@
-"""The one seam between workers and reducers.
+"""The interface between workers and reducers.
 
-The reducer's engine is a `ReducerEndpoint` in its own process. Every transport of the worker is a `RemoteEndpoint`,
-and behaves the same: one conformance suite (tests/conformance) runs against all of them. Everything here happens on
-the event-loop thread of whoever opened the stream, and nothing blocks.
+The reducer's engine is a `ReducerEndpoint` in its own process. Every transport of the worker is a `RemoteEndpoint`.
+All behave the same, and one conformance suite (tests/conformance) runs against them all. Everything here happens on
+the event-loop thread of the code that opened the stream, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ class Sink(Protocol):
         """
 
     def on_closed(self, error: ReductionError | None) -> None:
-        """Learn that the stream is over, once, as the last call; `error` says why, None is a clean end."""
+        """Note the end of the stream. Called once, as the last call; `error` is the reason, None is a clean end."""
 
 
 class ResultSink(Sink, Protocol):
-    """A `Sink` that can say where a result should be received. A transport that cannot do that never asks."""
+    """A `Sink` that can provide memory for results. Transports without support for this never ask."""
 
     def destination(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """Return writable memory of `nbytes` for the payload of a result that begins to arrive; None: anywhere.
+        """Return writable memory of `nbytes` for the payload of an arriving result; None lets the transport choose.
 
-        `on_frame` follows when the payload is whole, and has this very object as its payload, unless `divert` was
-        called in between.
+        `on_frame` follows when the payload is complete, with this object as its payload unless `divert` was called in
+        between.
         """
 
 
 class ReducerStream(Protocol):
-    """One rank's stream to one reducer: first in, first out, both ways."""
+    """One rank's stream to one reducer, first in, first out in both directions."""
 
     def send(self, frame: WorkerFrame) -> None:
-        """Queue a frame. Never blocks or raises; frames for a stream that is over are dropped.
+        """Queue a frame. Never blocks or raises. Frames for an ended stream are dropped.
 
-        The payload of a Push must stay as it is until its result or the end of the stream has come.
+        The payload of a Push must not change until its result has arrived or the stream has ended.
         """
 
     def close(self) -> None:
         """End the stream after the frames already sent. Idempotent; `on_closed` follows.
 
-        The sink is not asked for a destination any more, and no memory that it gave is written to.
+        The sink is no longer asked for destinations, and memory that it provided is no longer written to.
         """
 
 
@@ -58,24 +58,24 @@ class ReducerEndpoint(Protocol):
     """A reducer that streams can be opened to."""
 
     def open(self, sink: ResultSink) -> ReducerStream:
-        """Open a stream; failure to connect arrives at `sink.on_closed`."""
+        """Open a stream. A failure to connect is reported to `sink.on_closed`."""
 
 
 class RemoteStream(ReducerStream, Protocol):
-    """A stream that goes over a network."""
+    """A stream over a network."""
 
     def divert(self) -> None:
-        """Receive the rest of a payload that is under way elsewhere, because its destination has another use."""
+        """Receive the rest of a payload in flight into other memory, because its destination is needed."""
 
     async def wait_closed(self) -> None:
         """Return when `on_closed` has been called."""
 
     @property
     def sent(self) -> Sent | None:
-        """What the stream's own data connection has sent; None if it has none, or nothing is known."""
+        """Totals of the stream's own data connection; None if it has none, or if they are not known."""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Limit what is sent to this many bytes per second, where that is possible."""
+        """Limit sending to this many bytes per second, where that is possible."""
 
     @property
     def descriptor(self) -> int:
@@ -83,11 +83,11 @@ class RemoteStream(ReducerStream, Protocol):
 
     @property
     def plane(self) -> str:
-        """What the stream's own data connection is called; empty if it has none, and all goes over gRPC."""
+        """Name of the stream's own data connection; empty if it has none and uses only gRPC."""
 
 
 class RemoteEndpoint(Protocol):
-    """A reducer that is reached over a network."""
+    """A reducer reached over a network."""
 
     #: HOST:PORT of the gRPC plane.
     address: str

@@ -1,4 +1,4 @@
-"""Frames as bytes and back; the only package that knows the schema.
+"""Encode and decode frames; the only package that knows the schema.
 
 Push and Result go through `payload.py`, which keeps protobuf from copying their payload.
 """

@@ -1,7 +1,7 @@
-"""End-to-end checksums of pushes and results: CRC-32C over what they are and their payload.
+"""End-to-end checksums of pushes and results: CRC-32C over their fields and payload.
 
 TCP's own 16 bits let one damaged segment in tens of thousands pass (Stone and Partridge, "When the CRC and TCP Checksum
-Disagree", SIGCOMM 2000), and see nothing of what happens in a host. CRC-32C is one instruction on most processors.
+Disagree", SIGCOMM 2000), and do not cover damage inside a host. CRC-32C is one instruction on most processors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer of the Drain call, as bytes and back."""
+"""Encode and decode the answer of the Drain call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from reduction.wire.fields import parse
 
 
 def drain_to_wire(timeout_s: float) -> bytes:
-    """Encode how many seconds the reducer drains at most."""
+    """Encode the maximum number of seconds for which the reducer drains."""
     return pb.DrainResponse(timeout_seconds=timeout_s).SerializeToString()
 
 
 def drain_from_wire(data: bytes) -> float:
-    """Decode how many seconds the reducer drains at most.
+    """Decode the maximum number of seconds for which the reducer drains.
 
     Raises:
-        MalformedFrame: not a DrainResponse, or not a time within its limits.
+        MalformedFrame: not a DrainResponse, or a time outside its limits.
     """
     timeout_s = parse(pb.DrainResponse, data).timeout_seconds
     if not 0 <= timeout_s <= DRAIN_S_MAX:

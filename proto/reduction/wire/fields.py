@@ -1,4 +1,4 @@
-"""What frames of both directions have in common: checks of fields, and messages within messages."""
+"""Common parts of frames of both directions: checks of fields, and messages within messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse(cls: type[_M], data: bytes) -> _M:
     """Return a message of the schema.
 
     Raises:
-        MalformedFrame: the bytes are no such message.
+        MalformedFrame: the bytes are not such a message.
     """
     try:
         return cls.FromString(data)
@@ -30,10 +30,10 @@ def parse(cls: type[_M], data: bytes) -> _M:
 
 
 def require(field: str, value: int, least: int, most: int) -> None:
-    """Check that a number is within its limits, both included.
+    """Check that a number is within its limits, inclusive.
 
     Raises:
-        MalformedFrame: it is not.
+        MalformedFrame: it is outside its limits.
     """
     if not least <= value <= most:
         raise MalformedFrame(f"{field} is {value}, allowed are {least} to {most}")
@@ -43,7 +43,7 @@ def enum_member(field: str, cls: type[_E], value: int) -> _E:
     """Return the member of an enumeration with this number.
 
     Raises:
-        MalformedFrame: this version knows none.
+        MalformedFrame: this version does not know the number.
     """
     try:
         return cls(value)
@@ -63,12 +63,12 @@ def require_id(field: str, value: bytes) -> None:
 
 
 def require_printable(field: str, value: str) -> None:
-    """Check that a string can stand in logs and on the operator's terminal.
+    """Check that a string is safe for logs and the operator's terminal.
 
     Raises:
-        MalformedFrame: it has characters that cannot be printed.
+        MalformedFrame: it has unprintable characters.
     """
-    # A peer must not be able to write lines of its own there, or to move the cursor.
+    # A peer must not be able to forge lines there, or to move the cursor.
     if not value.isprintable():
         raise MalformedFrame(f"{field} is {value!r}, which has characters that cannot be printed")
 
@@ -160,7 +160,7 @@ def peer_from_pb(peer: pb.Peer) -> model.Peer:
 
 
 def waiting_to_pb(waiting: model.Waiting) -> pb.Waiting:
-    """Encode whom ranks wait for."""
+    """Encode the ranks that others wait for."""
     return pb.Waiting(
         seq=waiting.seq,
         chunk=waiting.chunk,
@@ -172,7 +172,7 @@ def waiting_to_pb(waiting: model.Waiting) -> pb.Waiting:
 
 
 def waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
-    """Decode and validate whom ranks wait for.
+    """Decode and validate the ranks that others wait for.
 
     Raises:
         MalformedFrame: a field is outside its limits.
@@ -186,12 +186,12 @@ def waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
 
 
 def place_to_pb(place: model.Place) -> pb.Place | None:
-    """Encode where a process runs; None if nothing is known of that."""
+    """Encode the place of a process, or return None if it is not known."""
     return None if place == model.NOWHERE else pb.Place(host=place.host, link_mbit=place.link_mbit)
 
 
 def place_from_pb(field: str, place: pb.Place) -> model.Place:
-    """Decode and validate where a process runs.
+    """Decode and validate the place of a process.
 
     Raises:
         MalformedFrame: a field is outside its limits.
@@ -208,7 +208,7 @@ def abort_to_pb(abort: model.Abort) -> pb.Abort:
 
 
 def _text(message: str) -> str:
-    """Cut a message to the limit, and replace what is not text: an error about bad bytes must get through."""
+    """Cut a message to the limit, and replace invalid text, because errors about bad bytes must get through."""
     return message[: limits.MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 

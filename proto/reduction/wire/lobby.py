@@ -1,4 +1,4 @@
-"""The Lobby call, as bytes and back."""
+"""Encode and decode messages of the Lobby call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reduction.wire.fields import parse, require, require_id, require_printable
 
 
 def lobby_request_to_wire(request: model.LobbyRequest) -> bytes:
-    """Encode what a worker says of itself."""
+    """Encode the request of a worker."""
     return pb.LobbyRequest(
         job=request.job,
         nonce=request.nonce,
@@ -20,7 +20,7 @@ def lobby_request_to_wire(request: model.LobbyRequest) -> bytes:
 
 
 def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
-    """Decode what a worker says of itself.
+    """Decode the request of a worker.
 
     Raises:
         MalformedFrame: not a LobbyRequest, or a field outside its limits.
@@ -37,7 +37,7 @@ def lobby_request_from_wire(data: bytes) -> model.LobbyRequest:
 
 
 def lobby_response_to_wire(news: model.LobbyNews) -> bytes:
-    """Encode what workers of a job have said."""
+    """Encode a reducer's report on the workers of a job."""
     return pb.LobbyResponse(
         entries=[
             pb.LobbyEntry(nonce=one.nonce, entry=one.entry, gone=one.is_gone, ended=one.has_ended)
@@ -49,7 +49,7 @@ def lobby_response_to_wire(news: model.LobbyNews) -> bytes:
 
 
 def lobby_response_from_wire(data: bytes) -> model.LobbyNews:
-    """Decode what workers of a job have said.
+    """Decode a reducer's report on the workers of a job.
 
     Raises:
         MalformedFrame: not a LobbyResponse, or a field outside its limits.

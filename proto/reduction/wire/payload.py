@@ -1,4 +1,4 @@
-"""Push and Result frames, encoded by hand: the generated classes copy a payload twice each way.
+"""Encode Push and Result frames by hand, because the generated classes copy a payload twice each way.
 
 The encoding is the schema's own. The generated classes encode the small fields; only the tag and the
 length of `payload`, and of the message around it, are written here. Decoding walks the fields
@@ -20,7 +20,7 @@ def join(field: int, head: bytes, payload: memoryview) -> bytes:
 
     Args:
         field: the number of the field.
-        head: all fields of the message but the payload, encoded.
+        head: all fields of the message except the payload, encoded.
         payload: the payload of the message.
     """
     # proto3 leaves out a payload of zero bytes.
@@ -30,11 +30,10 @@ def join(field: int, head: bytes, payload: memoryview) -> bytes:
 
 
 def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
-    """Return (fields other than payload, payload) of a frame that is nothing but `field`.
+    """Return (fields other than payload, payload) of a frame that consists only of `field`.
 
-    Returns None for any other frame. It also returns None for damaged bytes, because the generated
-    parser can tell best what is wrong with them, and for more than FRAME_FIELDS_MAX fields, which that
-    parser walks faster.
+    Return None for any other frame. Also return None for damaged bytes, which the generated parser
+    reports best, and for more than FRAME_FIELDS_MAX fields, which that parser walks faster.
     """
     if not data or data[0] != field << 3 | _LENGTH_DELIMITED:
         return None
@@ -67,7 +66,7 @@ def split(data: bytes, field: int) -> tuple[bytes, memoryview] | None:
                 case _:
                     return None
             head.append(data[start:position])
-    except IndexError:  # a varint ran over the end; the generated parser reports it
+    except IndexError:  # a varint runs past the end; the generated parser reports it
         return None
     return None
 

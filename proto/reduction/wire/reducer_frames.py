@@ -1,4 +1,4 @@
-"""What a reducer sends, as bytes and back. Nothing that is decoded is trusted."""
+"""Encode and decode frames from reducers. Decoded values are never trusted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reducer_frame_to_wire(frame: model.ReducerFrame) -> bytes:
 
 
 def reducer_frame_from_wire(data: bytes) -> model.ReducerFrame:
-    """Decode and validate what a reducer sent.
+    """Decode and validate a frame from a reducer.
 
     Raises:
         MalformedFrame: not a frame, or a field outside its limits; the message names field and value.

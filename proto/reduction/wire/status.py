@@ -1,4 +1,4 @@
-"""The answer of the Status call, as bytes and back."""
+"""Encode and decode the answer of the Status call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker sends, as bytes and back. Nothing that is decoded is trusted."""
+"""Encode and decode frames from workers. Decoded values are never trusted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def worker_frame_to_wire(frame: model.WorkerFrame) -> bytes:
 
 
 def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
-    """Decode and validate what a worker sent.
+    """Decode and validate a frame from a worker.
 
     Raises:
         MalformedFrame: not a frame, or a field outside its limits; the message names field and value.
@@ -113,7 +113,7 @@ def worker_frame_from_wire(data: bytes) -> model.WorkerFrame:
 
 @lru_cache(maxsize=1024)  # called for every push; a training run repeats the same few
 def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Collective:
-    """Return the collective with these numbers, which a worker sent.
+    """Return the collective with these numbers from a worker.
 
     Raises:
         MalformedFrame: a number is outside its limits.
@@ -133,7 +133,7 @@ def collective(op: int, dtype: int, numel: int, fingerprint: int) -> model.Colle
 
 
 def _join_from_pb(join: pb.Join) -> model.Join:
-    # Another version may have other limits, so its fields are not checked: it has to hear
+    # Another version may have other limits, so its fields are not checked. It must receive
     # UNSUPPORTED_VERSION.
     place, named = model.NOWHERE, None
     if join.protocol == model.PROTOCOL_VERSION:

@@ -1,4 +1,4 @@
-"""Memory that processes of one host share, so that payloads of the TCP plane need not pass through the kernel."""
+"""Shared memory of processes on one host, so that payloads of the TCP plane need not pass through the kernel."""
 
 from reduction.transports.shared.own import OWN_REGIONS_MAX, OwnMemory, is_possible
 from reduction.transports.shared.peer import PeerMemory

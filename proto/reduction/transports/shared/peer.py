@@ -1,7 +1,7 @@
-"""Regions of another process of this host, as this one sees them: to be read only, and checked before use.
+"""Regions of another process on this host, mapped read-only and checked before use.
 
-All of a region is memory that its owner has paid for. Reading a hole would have the kernel allocate memory and charge
-it to the reader's cgroup, so a region with holes is not taken, and the seals see to it that none comes later.
+All memory of a region has been charged to its owner. If this process read a hole, the kernel would allocate memory and
+charge it to the reader's cgroup. So a region with holes is rejected, and the seals prevent holes from appearing later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from reduction.transports.tcp.connection import CannotShare
 # From linux/fcntl.h.
 _F_GET_SEALS = 1034
 _SEALS_SIZE = 0x0002 | 0x0004  # SHRINK, GROW
-_SEALS_WRITE = 0x0008 | 0x0010  # WRITE, FUTURE_WRITE: either of them also keeps holes from being punched
-#: The unit of st_blocks, whatever the file system's is (stat(2)).
+_SEALS_WRITE = 0x0008 | 0x0010  # WRITE, FUTURE_WRITE: either one also prevents punching holes
+#: The unit of st_blocks on every file system (stat(2)).
 _BLOCK_BYTES = 512
 
 
@@ -31,8 +31,8 @@ class PeerMemory:
     """The regions that the peer of one connection has shown.
 
     Args:
-        charge: called with the bytes of a region before it is mapped, when it may raise CannotShare, and with minus as
-            many when it is not mapped any more.
+        charge: called with the bytes of a region before it is mapped, when it may raise CannotShare, and with the
+            negated number when it is no longer mapped.
     """
 
     def __init__(self, charge: Callable[[int], None] = lambda nbytes: None) -> None:
@@ -43,10 +43,10 @@ class PeerMemory:
         """Map a region, and close its descriptor.
 
         Raises:
-            MalformedFrame: it could become smaller while we read, is not an anonymous file, or is one too
-                many.
-            CannotShare: no descriptor or address space is left here, or the peer may have no more of it; or the
-                region has holes.
+            MalformedFrame: the region could shrink while we read, is not an anonymous file, or exceeds the
+                number of regions.
+            CannotShare: this process has no descriptor or address space left, or the peer may use no more of it; or
+                the region has holes.
         """
         try:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
@@ -72,14 +72,14 @@ class PeerMemory:
         self._regions[number] = memoryview(mapping)
 
     def forget(self, number: int) -> None:
-        """Let go of a region. What is still in use of it stays mapped until it is not."""
+        """Release a region. Parts in use stay mapped until they are no longer used."""
         self._regions.pop(number, None)
 
     def view(self, number: int, offset: int, nbytes: int) -> memoryview:
         """Return bytes of a region, which the peer may change at any time.
 
         Raises:
-            MalformedFrame: there are no such bytes.
+            MalformedFrame: the region does not have these bytes.
         """
         region = self._regions.get(number)
         if region is None or offset + nbytes > region.nbytes:
@@ -97,7 +97,7 @@ def _checked_size(descriptor: int) -> int:
         raise MalformedFrame("a region that is not sealed against other sizes and further writers")
     if not 0 < found.st_size <= REGION_BYTES_MAX:
         raise MalformedFrame(f"a region of {found.st_size} bytes, allowed are 1 to {REGION_BYTES_MAX}")
-    # This frees what is allocated behind the end, which would count as if it filled the holes.
+    # Free the memory allocated past the end, which would be counted as if it filled the holes.
     os.ftruncate(descriptor, found.st_size)
     allocated = os.fstat(descriptor).st_blocks * _BLOCK_BYTES
     if allocated < found.st_size:

@@ -1,8 +1,8 @@
-"""What one side of a connection within a host says about its memory, and knows of the peer's.
+"""Shared memory of both sides of a connection within a host.
 
-A payload that lies in a region is not sent. Instead of it go PLACE_BYTES that say where it lies. A
-message SHOW with the region's descriptor comes before the first of them, and HIDE after the region has
-ended, so that the peer can let go of it too.
+A payload in a region is not sent. PLACE_BYTES that say where it is are sent instead. A SHOW message with
+the region's descriptor precedes the first of these, and a HIDE follows when the region has ended, so
+that the peer can release it too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ PLACE_BYTES = _PLACE.size
 
 
 def address_of(payload: memoryview) -> int:
-    """Return where bytes lie in this process."""
+    """Return the address of bytes in this process."""
     address: int = np.frombuffer(payload, np.uint8).__array_interface__["data"][0]
     return address
 
 
 def copy(payload: memoryview, to: memoryview) -> None:
-    """Copy a payload of the peer to memory of as many bytes that only this process writes to."""
-    # numpy gives the GIL away for this, a memoryview would not.
+    """Copy a payload of the peer to memory of the same size that only this process writes to."""
+    # numpy releases the GIL for this; a memoryview would not.
     np.copyto(np.frombuffer(to, np.uint8), np.frombuffer(payload, np.uint8))
 
 
 class Sharing:
-    """The shared memory of both sides of a connection. Loop thread."""
+    """The shared memory of both sides of a connection. Use it on the loop's thread."""
 
     def __init__(self, connection: Connection, own: OwnMemory, peer: PeerMemory | None = None) -> None:
         self._connection = connection
@@ -47,7 +47,7 @@ class Sharing:
         self._generation = own.generation
 
     def place(self, payload: memoryview) -> bytes | None:
-        """Return where the peer finds a payload; None if it has to be sent."""
+        """Return the place of a payload for the peer; None if it has to be sent."""
         if self._generation != self._own.generation:
             self._hide()
         found = self._own.find(address_of(payload)) if payload else None
@@ -60,10 +60,10 @@ class Sharing:
         return _PLACE.pack(region.number, payload.nbytes, offset)
 
     def memory_for(self, header: Header) -> memoryview | None:
-        """Return memory for what follows a header of this plane only; None if the header is none of these.
+        """Return memory for the data after a header that is specific to shared memory; None for other headers.
 
         Raises:
-            MalformedFrame: more follows than belongs to it.
+            MalformedFrame: the length is wrong for this header.
         """
         if header.kind not in (SHOW, HIDE) and not header.flags & IS_PLACE:
             return None
@@ -73,10 +73,10 @@ class Sharing:
         return memoryview(bytearray(allowed))
 
     def payload(self, place: memoryview) -> memoryview:
-        """Return the payload that lies where the peer says.
+        """Return the payload at the place that the peer has sent.
 
         Raises:
-            MalformedFrame: it is too long, or does not lie there.
+            MalformedFrame: the payload is too long, or is not there.
         """
         number, nbytes, offset = _PLACE.unpack(place)
         if nbytes > CHUNK_BYTES_MAX:
@@ -90,7 +90,7 @@ class Sharing:
 
         Raises:
             MalformedFrame: the region may not be used.
-            CannotShare: no descriptor or address space is left here.
+            CannotShare: this process has no descriptor or address space left.
         """
         if header.kind == SHOW:
             self._peer.add(header.chunk, self._connection.take_descriptor())

@@ -1,4 +1,4 @@
-"""The TCP plane: fixed headers, and payloads straight from and into the memory where they belong."""
+"""The TCP plane: fixed headers, and payloads sent from and received into their final memory."""
 
 from reduction.transports.tcp.connection import (
     MESSAGES_PER_WAKE,

@@ -1,6 +1,6 @@
 """The TCP plane's connection, the same for both sides.
 
-Payloads go straight from and into the memory where they belong.
+Payloads are sent from and received into their final memory.
 """
 
 from __future__ import annotations
@@ -27,32 +27,31 @@ from reduction.transports.tcp.tls_socket import TlsSocket
 
 #: A connection receives at most this many messages before the event loop serves others.
 MESSAGES_PER_WAKE = 8
-#: Within a payload the kernel wakes us only when this many bytes have come, or the rest. Otherwise
-#: a frame in packets of 1.4 KB would cost a wake-up, and a hand-over of the GIL, for every few
-#: packets.
+#: Within a payload the kernel wakes us only when this many bytes, or the rest, have arrived. Otherwise
+#: a frame in packets of 1.4 KB would cost a wake-up, and a transfer of the GIL, for every few packets.
 WAKE_BYTES_MAX = 1 << 20
-#: Buffers that one system call sends.
+#: Maximum number of buffers per system call.
 _BUFFERS_PER_SEND = 64
 _NOTHING = memoryview(b"")
-#: Room for the descriptors that come with one system call.
+#: Room for the descriptors received by one system call.
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_WAITING_MAX * array.array("i").itemsize)
-#: Only Linux has it; elsewhere there is no shared memory either.
+#: Only Linux has this flag. Other systems have no shared memory either.
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
-#: Level, type and data of what comes beside the bytes, as `socket.sendmsg` takes it.
+#: Level, type and data of ancillary data for `socket.sendmsg`.
 _Ancillary = tuple[int, int, "array.array[int]"]
 
 
 class CannotShare(OSError):
-    """This process or its host has run out of what shared memory takes. The peer has broken no rule.
+    """This process or its host is out of resources for shared memory. The peer has broken no rule.
 
-    The connection ends as one that broke does, and the stream goes on over another one without shared memory.
+    The connection ends like a broken one, and the stream continues over another one without shared memory.
     """
 
 
 class HasDescriptor(Protocol):
-    """What a descriptor stands for; it stays open as long as this object lives."""
+    """Owner of a descriptor, which stays open while this object lives."""
 
     @property
     def descriptor(self) -> int:
@@ -60,23 +59,23 @@ class HasDescriptor(Protocol):
 
 
 class _Parcel(NamedTuple):
-    """A message that a descriptor comes with."""
+    """A message that carries a descriptor."""
 
     data: bytes
     owner: HasDescriptor
 
 
 class Handler(Protocol):
-    """The owner of a connection. All calls come on the event loop's thread."""
+    """The owner of a connection. All calls are made on the event loop's thread."""
 
     def payload_memory(self, header: Header) -> memoryview:
-        """Return writable memory of exactly `header.length` bytes, or raise ReductionError to end it all."""
+        """Return writable memory of exactly `header.length` bytes. A ReductionError ends the connection."""
 
     def on_message(self, header: Header, payload: memoryview) -> None:
-        """Take a whole message; `payload` is what `payload_memory` returned. ReductionError ends the connection."""
+        """Take a whole message with the memory from `payload_memory`. A ReductionError ends the connection."""
 
     def on_end(self, error: Exception | None) -> None:
-        """Learn that the connection is closed, once, as the last call; None is an end between two messages."""
+        """Note that the connection is closed. Called once, as the last call; None is an end between two messages."""
 
 
 class Connection:
@@ -89,9 +88,9 @@ class Connection:
         self.is_closed = False
         self._last_path = PathState()
         self._paced = 0
-        #: Payload bytes that the kernel is to send as one packet; 0: it decides.
+        #: Payload bytes that the kernel should send as one packet; 0 lets it decide.
         self._burst_bytes = 0
-        #: What bytes go through, and the socket below it.
+        #: The channel for the bytes, and the socket below it.
         self._channel = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
         self._socket = sock.socket if isinstance(sock, TlsSocket) else sock
@@ -99,9 +98,9 @@ class Connection:
         self._loop = loop
         self._handler = handler
         self._queue: deque[memoryview | bytes | _Parcel] = deque()
-        #: How many of them have a descriptor.
+        #: Number of queued messages with a descriptor.
         self._parcels = 0
-        #: Descriptors that have come. Only processes of one host can send any.
+        #: Received descriptors. Only processes on one host can send any.
         self._takes_descriptors = self._socket.family == socket.AF_UNIX
         self._descriptors: deque[int] = deque()
         self._waits_to_write = False
@@ -109,37 +108,37 @@ class Connection:
         self._head = memoryview(bytearray(HEADER_BYTES))
         self._head_count = 0
         self._header: Header | None = None
-        #: The payload of the message that is arriving, and the part of it that has not come yet.
+        #: The payload of the arriving message, and the part of it that is still missing.
         self._payload = self._rest = _NOTHING
         self._wake_bytes = 1
 
     @property
     def packets_lost(self) -> int:
-        """Packets that were lost on their way to the peer, as far as the kernel knows; 0 where it does not tell."""
+        """Packets lost on the way to the peer, as far as the kernel knows; 0 where it does not report them."""
         return self.path.packets_lost
 
     @property
     def path(self) -> PathState:
-        """What the kernel knows of the path to the peer; of a closed connection, what it knew last."""
+        """The kernel's state of the path to the peer; for a closed connection, the last known state."""
         return self._last_path if self.is_closed else path_state(self._socket)
 
     @property
     def sent(self) -> Sent:
-        """What was sent on it so far, as far as the kernel knows."""
+        """Totals of the sent data, as far as the kernel knows."""
         return self.path.sent
 
     def pace(self, bytes_per_s: int) -> None:
-        """Limit what is sent to this many bytes per second from now on."""
+        """Limit sending to this many bytes per second from now on."""
         if bytes_per_s != self._paced and not self.is_closed:
             self._paced, self._burst_bytes = bytes_per_s, burst_bytes(bytes_per_s)
             pace(self._socket, bytes_per_s)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, -1 when it is closed."""
+        """Return the socket's descriptor, or -1 if it is closed."""
         return self._socket.fileno()
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start receiving."""
         if not self.is_closed:
             self._loop.add_reader(self._fd, self._on_readable)
             self._go_on_if_more()
@@ -160,7 +159,7 @@ class Connection:
             self._flush()
 
     def send_descriptor(self, header: bytes, owner: HasDescriptor) -> None:
-        """Send a message without payload, and a descriptor with it. Never raises."""
+        """Send a message without payload together with a descriptor. Never raises."""
         if self.is_closed or self._is_finishing:
             return
         self.queued_bytes += HEADER_BYTES
@@ -170,24 +169,24 @@ class Connection:
             self._flush()
 
     def take_descriptor(self) -> int:
-        """Return the descriptor that came with the present message; the caller closes it.
+        """Return the descriptor that came with the current message. The caller closes it.
 
         Raises:
-            MalformedFrame: there is none.
+            MalformedFrame: the message came without a descriptor.
         """
         if not self._descriptors:
             raise MalformedFrame("a message without the descriptor that belongs to it")
         return self._descriptors.popleft()
 
     def finish(self) -> None:
-        """End our direction after what was sent."""
+        """End our direction after the queued messages."""
         if not self._is_finishing:
             self._is_finishing = True
             if not self._waits_to_write:
                 self._flush()
 
     def close(self, error: Exception | None = None) -> None:
-        """Close at once, whatever is queued. Idempotent."""
+        """Close immediately, and drop the queue. Idempotent."""
         if self.is_closed:
             return
         self._last_path = self.path
@@ -223,7 +222,7 @@ class Connection:
             except OSError as error:
                 if ancillary and not isinstance(error, ConnectionError):
                     error = CannotShare(f"a region cannot be shown: {shortage(error) or error}")
-                # Close later: the caller may be using what ends with this connection.
+                # Close later, because the caller may be using objects that end with this connection.
                 self._loop.call_soon(self.close, error)
                 self._queue.clear()
                 return
@@ -232,26 +231,26 @@ class Connection:
                 self._queue.clear()
                 self._parcels = 0
                 break
-            if ancillary:  # it has gone, with the first byte
+            if ancillary:  # it was sent with the first byte
                 self._queue[0] = buffers[0]
                 self._parcels -= 1
             while (
                 sent
-            ):  # with TLS it may be more than these buffers: what it has encrypted when it was called before
+            ):  # TLS may report more than these buffers, namely data that an earlier call has encrypted
                 buffer = cast("memoryview | bytes", self._queue[0])
                 if sent < len(buffer):
                     self._queue[0] = memoryview(buffer)[sent:]
                     if self._tls is None:
                         self._wait_to_write()
                         return
-                    break  # the kernel has taken all that TLS encrypts at a time
+                    break  # the kernel has taken all data that TLS encrypts at a time
                 sent -= len(buffer)
                 self._queue.popleft()
         if self._waits_to_write:
             self._waits_to_write = False
             self._loop.remove_writer(self._fd)
         if self._is_finishing:
-            with contextlib.suppress(OSError):  # the peer has closed it already
+            with contextlib.suppress(OSError):  # the peer has already closed it
                 self._socket.shutdown(socket.SHUT_WR)
 
     def _wait_to_write(self) -> None:
@@ -260,7 +259,7 @@ class Connection:
             self._loop.add_writer(self._fd, self._flush)
 
     def _next(self) -> tuple[list[memoryview | bytes], list[_Ancillary]]:
-        """Return what one system call sends: some buffers, or one message with its descriptor."""
+        """Return the data for one system call: some buffers, or one message with its descriptor."""
         items = islice(self._queue, _BUFFERS_PER_SEND)
         if not self._parcels and not self._burst_bytes:  # the usual case
             return cast("list[memoryview | bytes]", list(items)), []
@@ -281,7 +280,7 @@ class Connection:
     # ---- receiving ----
 
     def _on_readable(self) -> None:
-        """Receive what has come. An error of any kind closes the connection here."""
+        """Receive the available data. Any error closes the connection here."""
         try:
             for _ in range(MESSAGES_PER_WAKE):
                 if self.is_closed or not self._receive():
@@ -296,20 +295,20 @@ class Connection:
             self.close(
                 ResourceExhausted(f"a message has come for which there is no memory: {shortage(error)}")
             )
-        except Exception as error:  # a bug must cost one connection, and not repeat for ever
+        except Exception as error:  # a bug must cost only one connection, and not repeat forever
             self.close(error)
             raise
 
     def _go_on_if_more(self) -> None:
-        """Receive again soon if TLS has something for which the kernel will not wake us."""
+        """Receive again soon if TLS has data for which the kernel will not wake us."""
         if self._tls is not None and not self.is_closed and self._tls.has_more:
             self._loop.call_soon(self._on_readable)
 
     def _end_if_reset(self) -> None:
-        """If the peer reset the connection, deliver what came before, then raise the error.
+        """If the peer reset the connection, deliver the data received before, then raise the error.
 
-        A reset that comes together with data is reported only once, with that data: libuv, which is
-        below uvloop, does not poll a socket with an error again (github.com/libuv/libuv/pull/3797).
+        A reset that arrives together with data is reported only once, with that data. libuv, on which
+        uvloop is built, does not poll a socket with an error again (github.com/libuv/libuv/pull/3797).
         """
         number = 0 if self.is_closed else self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
@@ -318,7 +317,7 @@ class Connection:
             raise OSError(number, os.strerror(number))
 
     def _receive(self) -> bool:
-        """Receive once; return whether there is likely to be more."""
+        """Receive once, and return whether more is likely to follow."""
         head = self._head[self._head_count :]
         buffers = (self._rest, head) if self._header else (head,)
         if self._takes_descriptors:
@@ -351,12 +350,12 @@ class Connection:
 
     def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], is_cut: bool) -> None:
         before = len(self._descriptors)
-        for _, _, data in ancillary:  # a socket without further options gets nothing but descriptors
+        for _, _, data in ancillary:  # a socket without further options only receives descriptors
             numbers = array.array("i")
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
             self._descriptors.extend(numbers)
         if is_cut and len(self._descriptors) - before < DESCRIPTORS_WAITING_MAX:
-            # There was room for more, so it is this process that can have no more (unix(7)).
+            # There was room for more, so this process has reached its own limit (unix(7)).
             reason = shortage(OSError(errno.EMFILE, ""))
             raise CannotShare(f"the descriptor of a region could not be received: {reason}")
         if is_cut or len(self._descriptors) > DESCRIPTORS_WAITING_MAX:

@@ -1,12 +1,11 @@
-"""What a message of the TCP plane looks like: a fixed header, and `length` bytes of payload.
+"""Messages of the TCP plane: a fixed header, and `length` bytes of payload.
 
-The header has HEADER_BYTES, little-endian. A Push or Result has its payload after it and everything
-else in it; all other frames are the payload, as in the schema (`reduction.wire`). The header ends
-with a checksum of itself, so that damage on the way is found before anything in it is believed, the
-length of what follows above all. It also has the checksum of a frame that is the payload; that of a
-Push or Result only if the configuration asks for it. A connection begins with PREAMBLE and the key of
-the offer; the other side answers PREAMBLE, and with another PREAMBLE the stream moves
-(proto/README.md, "Data planes").
+The header has HEADER_BYTES, little-endian. A Push or Result has its payload after the header and all
+other fields in it. Every other frame is itself the payload, encoded as in the schema (`reduction.wire`).
+The header ends with a checksum of itself, so that corruption is found before any field is trusted, above
+all the length. It also has a checksum of the frame in the payload; for a Push or Result only if the
+configuration requires it. A connection begins with PREAMBLE and the key of the offer. The other side
+answers PREAMBLE, and with another PREAMBLE the stream moves (proto/README.md, "Data planes").
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ PREAMBLE = b"RDSTCP2\n"
 HEADER_BYTES = 60
 
 CONTROL, PUSH, RESULT = 1, 2, 3
-#: Between processes of one host only: a region is shown, its descriptor comes with the header; it is
-#: hidden, because it has ended; a place of 8 bytes in which the sender counts the results it has copied.
+#: Only between processes on one host. SHOW announces a region, and its descriptor comes with the header.
+#: HIDE means that a region has ended. COUNTER has the place of 8 bytes in which the sender counts the
+#: results that it has copied.
 SHOW, HIDE, COUNTER = 4, 5, 6
 HAS_CRC = 1
-#: What follows is not the payload, but where it lies in memory that both sides share.
+#: The header is followed not by the payload, but by its place in memory that both sides share.
 IS_PLACE = 2
 _FIELDS = struct.Struct("<BBBBIIIQQQQQ")
 _SEAL = struct.Struct("<I")
@@ -70,7 +70,7 @@ def parse_header(data: bytes | memoryview) -> Header:
     """Decode a header of HEADER_BYTES.
 
     Raises:
-        DataCorrupted: they are not what the peer sent.
+        DataCorrupted: the bytes are not those that the peer sent.
     """
     head = data[: _FIELDS.size]
     (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
@@ -81,7 +81,7 @@ def parse_header(data: bytes | memoryview) -> Header:
 
 
 def push_header(push: Push, place_bytes: int = 0) -> bytes:
-    """Return the header of a Push, whose payload follows; or its place, of `place_bytes` bytes, if that is not 0."""
+    """Return the header of a Push, followed by its payload, or by a place of `place_bytes` bytes if not 0."""
     collective = push.collective
     return pack_header(
         PUSH,
@@ -118,7 +118,7 @@ def result_header(result: Result, place_bytes: int = 0) -> bytes:
 
 
 def control_header(frame: bytes | memoryview) -> bytes:
-    """Return the header of a frame other than Push and Result, which follows as in the schema."""
+    """Return the header of a frame other than Push and Result, followed by the frame as in the schema."""
     return pack_header(CONTROL, 0, 0, HAS_CRC, len(frame), 0, crc32c(frame, 0, 0), 0, 0, 0, 0, 0)
 
 
@@ -128,7 +128,7 @@ def region_header(kind: int, number: int) -> bytes:
 
 
 def counter_header(place_bytes: int) -> bytes:
-    """Return the header of a COUNTER, whose place follows."""
+    """Return the header of a COUNTER, followed by its place."""
     return pack_header(COUNTER, 0, 0, IS_PLACE, place_bytes, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -144,7 +144,7 @@ def control_payload(header: Header) -> memoryview:
     """Return memory for a frame that is neither Push nor Result.
 
     Raises:
-        MalformedFrame: the frame is a Push, a Result, of an unknown kind, or too long.
+        MalformedFrame: the frame is a Push or Result, has an unknown kind, or is too long.
     """
     if header.kind != CONTROL:
         raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
@@ -154,10 +154,10 @@ def control_payload(header: Header) -> memoryview:
 
 
 def control_frame(header: Header, payload: memoryview) -> bytes:
-    """Return a frame that is neither Push nor Result, as in the schema; a peer may send it without a checksum.
+    """Return a frame that is neither Push nor Result, as in the schema. A peer may send it without a checksum.
 
     Raises:
-        DataCorrupted: it is not what the peer sent.
+        DataCorrupted: the frame is not the one that the peer sent.
     """
     if header.checksum is not None and crc32c(payload, 0, 0) != header.checksum:
         raise DataCorrupted(

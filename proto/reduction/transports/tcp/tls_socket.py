@@ -1,9 +1,9 @@
-"""A socket whose bytes travel in TLS records, with the calls of `socket.socket` that a Connection makes.
+"""A socket with TLS that has the methods of `socket.socket` used by Connection.
 
-Python's `ssl.SSLSocket` has no calls for several buffers, and asks the kernel twice for each record of
-16 KiB. So records go through memory here (`ssl.MemoryBIO`): one system call brings or takes many of
-them. Per GB that costs 0.4 s of a core to send and 0.4 s to receive, SSLSocket 0.3 and 0.6 s, and
-plain TCP 0.2 and 0.05 s.
+Python's `ssl.SSLSocket` has no calls for several buffers, and makes two system calls for each record of
+16 KiB. So records pass through memory here (`ssl.MemoryBIO`), and one system call receives or sends many
+of them. Per GB this costs 0.4 s of a core to send and 0.4 s to receive. SSLSocket takes 0.3 and 0.6 s,
+and plain TCP 0.2 and 0.05 s.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-#: Records that are read before the event loop serves others: a peer may send records of one byte.
+#: Maximum records per read before the event loop serves others, since a peer may send records of one byte.
 _RECORDS_PER_CALL = 256
 #: Ciphertext that one system call receives.
 _RECEIVED_BYTES = 256 << 10
 #: Plaintext that is encrypted for one system call: a usual chunk and its header.
 _ENCRYPTED_BYTES = 132 << 10
-#: A record of TLS 1.3 (RFC 8446, section 5): a header that ends with the length of what follows, and at most
-#: 16 KiB of plaintext, with their type and a tag.
+#: A record of TLS 1.3 (RFC 8446, section 5) has a header that ends with the length of the rest, and at most
+#: 16 KiB of plaintext with a type and a tag.
 _HEADER_BYTES, _PLAINTEXT_BYTES_MAX, _TYPE_AND_TAG_BYTES = 5, 16 << 10, 17
 #: Holds the buffer in which each thread receives ciphertext.
 _thread = threading.local()
@@ -39,19 +39,19 @@ def _memory() -> memoryview:
 class TlsSocket:
     """TLS over a connected, non-blocking socket, which it owns. Use it on one thread.
 
-    The end of a connection is not authenticated (no close_notify is sent or awaited): who can cut the
-    connection can end it, as with a TCP reset. What has been agreed is said by frames.
+    The end of a connection is not authenticated (no close_notify is sent or awaited). An attacker who can
+    cut the connection can end it, as with a TCP reset. Frames, not the end, carry all agreements.
 
     Args:
         sock: the socket.
-        context: a client's, or a server's.
-        server_hostname: a client's name of the server, which the server's certificate must hold.
+        context: a client's or a server's context.
+        server_hostname: for a client, the server's name, which the server's certificate must contain.
     """
 
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, server_hostname: str | None = None
     ) -> None:
-        #: For options and the connection's end.
+        #: The socket, for options and for ending the connection.
         self.socket = sock
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -60,12 +60,12 @@ class TlsSocket:
             server_side=server_hostname is None,
             server_hostname=server_hostname,
         )
-        #: What ended the peer's direction, if a call has still to tell it.
+        #: The error or end of the peer's direction, if it has not been reported yet.
         self._end: OSError | EOFError | None = None
-        #: The record that is arriving: what has come of its header, how many bytes follow the header, and
-        #: how many of these are still to come.
+        #: The arriving record: the received part of its header, the number of bytes after the header, and the
+        #: number of missing bytes.
         self._header, self._record_bytes, self._record_left = b"", 0, 0
-        #: Ciphertext that the kernel has not taken yet, and how many bytes of plaintext are in it.
+        #: Ciphertext that the kernel has not taken yet, and its number of plaintext bytes.
         self._unsent = memoryview(b"")
         self._encrypted_count = 0
 
@@ -75,8 +75,8 @@ class TlsSocket:
         """Agree on keys, and check the peer's certificate.
 
         Raises:
-            OSError: the connection broke; `ssl.SSLError`, which is one: the peer is not accepted, or does not
-                accept us. With TLS 1.3 a client learns the latter only when it receives.
+            OSError: the connection broke. Its subclass `ssl.SSLError` means that we reject the peer or the peer
+                rejects us. With TLS 1.3 a client learns the latter only when it receives.
         """
         is_done = False
         while not is_done:
@@ -85,22 +85,22 @@ class TlsSocket:
                 is_done = True
             except ssl.SSLWantReadError:
                 pass
-            finally:  # also after an error: an alert tells the peer why
+            finally:  # also after an error, because an alert tells the peer why
                 await loop.sock_sendall(self.socket, self._to_send.read())
             if not is_done and not await self._fetch(loop):
                 raise ConnectionResetError("it ended the connection during the TLS handshake")
 
     def peer_certificate(self) -> bytes:
-        """Return the certificate that the peer has shown, in DER; empty if it had to show none."""
+        """Return the peer's certificate in DER; empty if none was required."""
         return self._tls.getpeercert(binary_form=True) or b""
 
     async def sendall(self, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
-        """Send all of it."""
+        """Send all of the data."""
         self._encrypt([data])
         await loop.sock_sendall(self.socket, self._to_send.read())
 
     async def recv(self, loop: asyncio.AbstractEventLoop, count: int) -> bytes:
-        """Receive up to `count` bytes; none if the peer has ended the connection."""
+        """Receive up to `count` bytes, or none if the peer has ended the connection."""
         while True:
             try:
                 return self._tls.read(count)
@@ -109,7 +109,7 @@ class TlsSocket:
                     return b""
 
     async def _fetch(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Receive some ciphertext; return whether any came before the peer's end."""
+        """Receive some ciphertext, and return whether any arrived before the peer's end."""
         data = await loop.sock_recv(self.socket, _RECEIVED_BYTES)
         self._take(memoryview(data))
         return bool(data)
@@ -118,11 +118,11 @@ class TlsSocket:
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes have come, or the end, that the kernel no longer has, so that it does not wake us for them."""
+        """Whether there are bytes, or the end, that the kernel no longer holds and so will not wake us for."""
         return bool(self._end is not None or self._received.pending or self._tls.pending())
 
     def missing(self, count: int) -> int:
-        """Return how many bytes the kernel must receive, at least, before `count` bytes of plaintext are there."""
+        """Return the minimum bytes that the kernel must receive before `count` bytes of plaintext are available."""
         missing = self._record_left
         if missing:
             count -= self._record_bytes - _TYPE_AND_TAG_BYTES
@@ -132,7 +132,7 @@ class TlsSocket:
         return missing
 
     def _take(self, data: memoryview) -> None:
-        """Give ciphertext to OpenSSL, and note where the last record ends."""
+        """Pass ciphertext to OpenSSL, and note where the last record ends."""
         self._received.write(data)
         while data:
             if self._record_left:
@@ -149,10 +149,10 @@ class TlsSocket:
     def sendmsg(
         self, buffers: Sequence[memoryview | bytes], ancillary: Sequence[object] = (), flags: int = 0
     ) -> int:
-        """Send the first bytes of the buffers, with flags of send(2); return how many.
+        """Send the first bytes of the buffers with flags of send(2), and return their number.
 
         Raises:
-            BlockingIOError: the kernel has not taken all of a record. The next call must begin with the same bytes.
+            BlockingIOError: the kernel has not taken a whole record. The next call must begin with the same bytes.
             OSError: the connection broke.
         """
         assert not ancillary, "descriptors go over UNIX sockets only"
@@ -177,10 +177,10 @@ class TlsSocket:
     def recvmsg_into(
         self, buffers: Sequence[memoryview]
     ) -> tuple[int, list[tuple[int, int, bytes]], int, None]:
-        """Fill the buffers with what has come, as `socket.recvmsg_into` does; 0 bytes are the connection's end.
+        """Fill the buffers with received data, as `socket.recvmsg_into` does; 0 bytes mean the connection's end.
 
         Raises:
-            BlockingIOError: nothing has come.
+            BlockingIOError: nothing has arrived.
             OSError: the connection broke, or a record was not what the peer sent.
         """
         count, records_left = 0, _RECORDS_PER_CALL
@@ -198,13 +198,13 @@ class TlsSocket:
                 raise
         except (OSError, EOFError) as error:
             if count:
-                self._end = error  # the kernel tells it once, and what came before counts
+                self._end = error  # the kernel reports it once, and earlier data must be delivered first
             elif isinstance(error, OSError):
                 raise
         return count, [], 0, None
 
     def _read_into(self, buffer: memoryview) -> int:
-        """Receive into a buffer what is there, up to the end of a record; return how many bytes.
+        """Receive available data into a buffer, up to the end of a record, and return the number of bytes.
 
         Raises:
             EOFError: the peer has ended its direction.
@@ -232,5 +232,5 @@ class TlsSocket:
         return self.socket.family
 
     def close(self) -> None:
-        """Close the socket at once."""
+        """Close the socket immediately."""
         self.socket.close()

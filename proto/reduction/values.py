@@ -1,4 +1,4 @@
-"""Convert dataclasses of numbers, strings, bytes, dataclasses, and lists, tuples and dicts of these to and from JSON."""
+"""Convert dataclasses to and from JSON: of numbers, strings, bytes, dataclasses, and lists, tuples or dicts of these."""
 
 from __future__ import annotations
 

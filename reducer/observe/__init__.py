@@ -1,1 +1,1 @@
-"""What operators see of a reducer: its status and its metrics."""
+"""The operators' view of a reducer: its status and its metrics."""

@@ -1,4 +1,4 @@
-"""Asks reducers to drain, and watches their processes until they have ended."""
+"""Ask reducers to drain, and watch their processes until they have ended."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from reducer.config import split_address
 from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, call, look, look_at
 from reducer.observe.summary import Process
 
-#: Between two looks, in seconds.
+#: Pause between two looks, in seconds.
 LOOK_S = 0.5
-#: How long a look at one process may take, in seconds.
+#: Timeout for a look at one process, in seconds.
 ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What reducers said to the call."""
+    """The reducers' answers to the Drain call."""
 
-    #: Incarnations of all processes of those that drain, by address.
+    #: Incarnations of all processes of draining reducers, by address.
     processes: dict[str, bytes]
-    #: Why there was no answer, by address.
+    #: Reasons for missing answers, by address.
     refusals: dict[str, str]
-    #: The longest time that one of them drains at most, in seconds.
+    #: The longest drain timeout of any of them, in seconds.
     timeout_s: float
 
 
@@ -70,13 +70,13 @@ def ask_to_drain(addresses: Sequence[str], timeout_s: float, access: StatusAcces
 def wait_for_end(
     processes: Mapping[str, bytes], timeout_s: float, access: StatusAccess, show: Callable[[str], None]
 ) -> list[str]:
-    """Wait until these processes have ended. Return the addresses of those that have not in time.
+    """Wait until these processes have ended, and return the addresses of those that did not end in time.
 
     Args:
-        processes: their incarnations, by address.
-        timeout_s: how long to wait for all, in seconds.
-        access: what calls show to the reducers.
-        show: is called with a line whenever it is something else that they wait for.
+        processes: incarnations of the processes, by address.
+        timeout_s: total time to wait, in seconds.
+        access: credentials for the calls.
+        show: called with a line whenever the reasons for waiting change.
     """
     left, shown = dict(processes), ""
     until_s = time.monotonic() + timeout_s
@@ -96,7 +96,7 @@ def wait_for_end(
 
 
 def has_ended(process: Process, incarnation: bytes) -> bool:
-    """Return whether a process is gone: nobody listens at its address, or somebody else does."""
+    """Return whether a process is gone, because nothing or another process listens at its address."""
     if process.status is not None:
         return process.status.incarnation != incarnation
     try:
@@ -109,7 +109,7 @@ def has_ended(process: Process, incarnation: bytes) -> bool:
 
 
 def waits_for(process: Process) -> str:
-    """Return what keeps a process from ending, in words; empty if nothing does."""
+    """Return the reason in words why a process has not ended; empty if there is none."""
     if process.status is None:
         return f"does not answer: {process.reason}"
     present = [

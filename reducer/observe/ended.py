@@ -1,4 +1,4 @@
-"""Combines what reducer processes tell of jobs that are over, and says it in a line."""
+"""Combine the reports of reducer processes on ended jobs, and summarise them in a line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from reduction.text import counted
 
 from reducer.resources.sizes import size_text
 
-#: Shorter waits are not worth a word, in seconds.
+#: Shorter waits are not mentioned, in seconds.
 SHOWN_S = 0.05
 
 
 def ended_jobs(answers: Iterable[ReducerStatus]) -> list[EndedJob]:
-    """Return each job once, whatever number of processes served it, the one that ended last at the end."""
+    """Return each job once, however many processes served it, in the order in which they ended."""
     jobs: dict[tuple[str, bytes], EndedJob] = {}
     for answer in answers:
         for job in answer.ended:
@@ -25,11 +25,11 @@ def ended_jobs(answers: Iterable[ReducerStatus]) -> list[EndedJob]:
 
 
 def _combined(one: EndedJob, other: EndedJob) -> EndedJob:
-    """Return one job as two processes saw it: each has a part of the bytes, and sees every collective."""
+    """Combine two processes' reports on one job. Each has part of the bytes, and sees every collective."""
     longest = max(one, other, key=lambda job: job.waited_s)
     return replace(
         one,
-        # A process that the job had left before its end has lost it.
+        # A process that the job left before its end reports LOST.
         outcome=min(one.outcome, other.outcome),
         collectives=max(one.collectives, other.collectives),
         received_bytes=one.received_bytes + other.received_bytes,
@@ -42,7 +42,7 @@ def _combined(one: EndedJob, other: EndedJob) -> EndedJob:
 
 
 def line(jobs: Sequence[EndedJob]) -> str:
-    """Return what one or several jobs did: `2 jobs of 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
+    """Return a summary of jobs such as `2 jobs of 4 ranks, 620 collectives, 5.2 GiB in, 5.2 GiB out, ...`."""
     sizes = sorted({job.world_size for job in jobs})
     ranks = f"{sizes[0]} to {counted(sizes[-1], 'rank')}" if len(sizes) > 1 else counted(sizes[0], "rank")
     failed = sum(job.outcome != job.outcome.ENDED for job in jobs)

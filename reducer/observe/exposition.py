@@ -1,9 +1,9 @@
-"""The text that Prometheus reads: of one process, and of all processes of one `reducer serve`.
+"""Prometheus text of one process, and of all processes of one `reducer serve`.
 
-Each process writes its own series, with its number as the label `process`. The first one puts the
-texts together without reading them, which costs it next to nothing. The counters of the processes
-are not added up here: when one of them starts again, the sum would fall, and Prometheus would take
-that for a restart of all.
+Each process writes its own series, with its number as the label `process`. The first process
+concatenates the texts without parsing them, which costs next to nothing. The counters of the processes
+are not added up here. When one of them restarted, the sum would fall, and Prometheus would take that
+for a restart of all.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Exposition:
         self._registry.register(_Labelled(own, str(number)))
 
     def text(self) -> str:
-        """Return the present values; from any thread but the loop's."""
+        """Return the current values. Call it on any thread except the loop's."""
         return generate_latest(self._registry).decode()
 
 
 class _Labelled(Collector):
-    """Gives all series of another registry the label `process`."""
+    """Collector that adds the label `process` to all series of another registry."""
 
     def __init__(self, registry: CollectorRegistry, process: str) -> None:
         self._registry = registry
@@ -59,10 +59,10 @@ class _Labelled(Collector):
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Put expositions together, so that each metric is in one place, as the format demands."""
+    """Merge expositions so that each metric is in one place, as the format requires."""
     families: dict[str, list[str]] = {}
     for text in texts:
-        # A line break in a label's value is escaped, so a line that begins so is a head.
+        # Line breaks in label values are escaped, so a line with this beginning is a head.
         for family in ("\n" + text).split("\n" + _HEAD)[1:]:
             help_line, type_line, *samples = family.rstrip("\n").split("\n")
             families.setdefault(f"{_HEAD}{help_line}\n{type_line}", []).extend(samples)
@@ -70,7 +70,7 @@ def merge(texts: Iterable[str]) -> str:
 
 
 def of_all(texts: Sequence[str | None]) -> str:
-    """Return the exposition of all processes in the order of their numbers; None has not answered."""
+    """Return the exposition of all processes, given in the order of their numbers; None stands for no answer."""
     up = [
         f'reducer_process_up{{process="{number}"}} {int(bool(text))}.0' for number, text in enumerate(texts)
     ]

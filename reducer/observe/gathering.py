@@ -1,8 +1,8 @@
-"""How the first process of a `reducer serve` gets the metrics of the others.
+"""Gather the metrics of all processes of a `reducer serve` in the first process.
 
-The supervisor makes a pair of sockets for each of the others (`reducer.process.messages`). The first process
-inherits one end of each pair, and the other process the other end, whenever it starts; nobody else can use
-them. A request is a new socket, to which the other process writes the text and then its end.
+The supervisor creates a pair of sockets for each other process (`reducer.process.messages`). At each start, the
+first process inherits one end of every pair, and the other process the other end of its pair. No other process
+can use them. A request is a new socket, to which the other process writes the text and then closes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reducer.observe.metrics import ANSWER_S
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 1 << 16
-#: A timeout of 0 would mean that a socket does not block.
+#: Minimum timeout, because a timeout of 0 would make a socket non-blocking.
 _LEAST_S = 0.001
 
 
 def answer(asked: socket.socket, text: Callable[[], str]) -> None:
-    """Answer requests from a daemon thread, one after the other, until nobody can ask any more."""
+    """Answer requests on a daemon thread, one after the other, until there can be no more requests."""
     threading.Thread(target=_answer, args=(asked, text), name="reducer-metrics", daemon=True).start()
 
 
@@ -34,29 +34,29 @@ def _answer(asked: socket.socket, text: Callable[[], str]) -> None:
     while True:
         try:
             request, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
-        except OSError:  # it was closed
+        except OSError:  # the socket was closed
             return
         if not request:
             return
-        for descriptor in descriptors:  # none if this process has none left
+        for descriptor in descriptors:  # empty if this process has no descriptor left
             with socket.socket(fileno=descriptor) as connection:
                 connection.settimeout(ANSWER_S)
                 try:
                     connection.sendall(text().encode())
-                except Exception as error:  # the next one is answered all the same
+                except Exception as error:  # later requests are still answered
                     what = "cannot tell the first process my metrics reason=%r"
                     LINES.log(log, logging.WARNING, "metrics", "", what, error)
 
 
 def ask(lines: Sequence[socket.socket]) -> list[str | None]:
-    """Return what the processes at the other ends answer within ANSWER_S; None for no answer."""
+    """Return the answers of the processes at the other ends within ANSWER_S; None for no answer."""
     deadline = time.monotonic() + ANSWER_S
     with ExitStack() as stack:
         connections = []
         for one in lines:
             connection, theirs = socket.socketpair()
             connections.append(stack.enter_context(connection))
-            with theirs, suppress(OSError):  # it has not read many earlier ones; then nothing comes
+            with theirs, suppress(OSError):  # it has many unread requests, and will not answer this one
                 socket.send_fds(one, [b"?"], [theirs.fileno()], socket.MSG_DONTWAIT)
         return [_receive(connection, deadline) for connection in connections]
 

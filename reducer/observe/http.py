@@ -1,11 +1,11 @@
-"""What is on the HTTP port of a reducer process, --metrics-port.
+"""Contents of a reducer process's HTTP port, --metrics-port.
 
 /livez    200 while the event loop answers
-/readyz   200 from the ready line on until the process drains or stops
+/readyz   200 from the ready line until the process drains or stops
 /metrics  for Prometheus
-/         with --page: what `reducer top` shows (`reducer/observe/page/routes.py`)
+/         with --page: the view of `reducer top` (`reducer/observe/page/routes.py`)
 
-The names and codes of the first two are those of Kubernetes
+The first two use the names and codes of Kubernetes
 (https://kubernetes.io/docs/reference/using-api/health-checks/).
 """
 
@@ -24,21 +24,21 @@ from reduction.blocking import begin
 from reducer.observe.metrics import ANSWER_S
 from reducer.transports.http_server import Answer, HttpPort, Request, Respond
 
-#: Makes the answer to each request, without blocking.
+#: Returns the answer to a request without blocking.
 Page = Callable[[], Answer]
 #: Allows every name.
 ANY = "*"
 
 
 class Health:
-    """Whether this process serves, which its loop's thread sets, and whether that loop answers."""
+    """Health of this process: whether it serves, set by its loop's thread, and whether that loop answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.is_serving = False
 
     async def trouble(self, *, readiness: bool) -> str | None:
-        """Return what is wrong, None if all is well. Waits for the loop; to be called on another one."""
+        """Return the problem, or None. Waits for the loop, so call it on another loop."""
         if not self.loop.is_running():
             return "the event loop has ended"
         answered = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop)
@@ -50,14 +50,14 @@ class Health:
 
 
 class Metrics:
-    """Makes metrics on one thread, for all who ask meanwhile."""
+    """Metrics that are produced on one thread for all concurrent requests."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
         self._making: asyncio.Future[str] | None = None
 
     async def answer(self) -> Answer:
-        """Return what Prometheus reads."""
+        """Return the metrics for Prometheus."""
         if self._making is None or self._making.done():
             self._making = asyncio.wrap_future(begin(self._text))
         try:
@@ -67,22 +67,22 @@ class Metrics:
 
 
 class HostNames:
-    """The names by which browsers may call this host.
+    """The names by which browsers may address this host.
 
-    A page of somebody else's site may have its name resolve to our address, and would then be allowed to read what
-    we answer (DNS rebinding). Whoever can do that owns a name with a dot.
+    A foreign site may make its name resolve to our address, and its page could then read our answers (DNS
+    rebinding). An attacker who can do that owns a name with a dot.
 
     Args:
-        names: beside those that the system knows; ANY allows all.
+        names: names in addition to those that the system knows; ANY allows all.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = {name.lower() for name in (*names, socket.gethostname())}
-        # A name server may take long.
+        # A name server may take a long time.
         begin(socket.getfqdn).add_done_callback(lambda found: self._names.add(found.result().lower()))
 
     def allow(self, host: str) -> bool:
-        """Whether the Host of a request is an IP address, a name without a dot, or one of ours."""
+        """Return whether the Host of a request is an IP address, a name without a dot, or one of our names."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:
@@ -100,11 +100,11 @@ def serve_http(
     """Serve from a daemon thread.
 
     Args:
-        health: of this process.
-        metrics: returns what Prometheus reads. Called on another thread.
-        listeners: sockets that listen.
-        pages: what browsers read, by path.
-        names: of this host, beside those that the system knows, by which they may call it.
+        health: health of this process.
+        metrics: returns the metrics for Prometheus. Called on another thread.
+        listeners: listening sockets.
+        pages: pages for browsers, by path.
+        names: additional names by which browsers may address this host.
     """
     HttpPort(listeners, application(health, metrics, pages, HostNames(names).allow)).start()
 
@@ -115,9 +115,9 @@ def application(
     pages: Mapping[str, Page] = {},
     allow: Callable[[str], bool] = lambda _: True,
 ) -> Respond:
-    """Return what answers requests; those for other paths get 404 with a list of what there is.
+    """Return the function that answers requests. Unknown paths get 404 with a list of the known ones.
 
-    Probes and Prometheus may use any name of this host, browsers of a page only those that `allow` returns True for.
+    Probes and Prometheus may use any name of this host. Pages are only served for names accepted by `allow`.
     """
     scrapes = Metrics(metrics)
     routes: dict[str, Callable[[], Awaitable[Answer]]] = {

@@ -1,1 +1,1 @@
-"""The reducer's processes: their life from start to exit, and their siblings."""
+"""The reducer's processes, from start to exit, and their supervisor."""

@@ -1,4 +1,4 @@
-"""Says in the log how many processes and how much memory a reducer takes, and warns if that is too much."""
+"""Log how many processes and how much memory a reducer uses, and warn if that is too much."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 
 
 async def serve(config: ReducerConfig) -> None:
-    """Serve until something asks this process to stop, drain, and return.
+    """Serve until this process is asked to stop, then drain and return.
 
     Raises:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
-        NoJob: it has waited for a job for as long as it should.
+        NoJob: no job came within --wait-for-job.
     """
     descriptors.allow(2 * Limits().connections)  # a stream may have a descriptor on each plane
     stopping = Stopping(config.drain_timeout_s)
@@ -79,7 +79,7 @@ async def serve(config: ReducerConfig) -> None:
         certificate_expiry=lambda: {} if certificates is None else certificates.expiry,
         link_bytes_per_s=config.link_mbit * 1e6 / 8,
     )
-    #: Ports of the other processes, known when these serve.
+    #: Ports of the other processes, known once these serve.
     siblings: list[int] = []
     _show(config, sources, health, siblings, {} if sampler is None else routes(sampler))
     with naming(f"--bind {config.bind}"):
@@ -148,7 +148,7 @@ def _show(
     siblings: Sequence[int],
     pages: Mapping[str, Page],
 ) -> None:
-    """Serve the HTTP port, or give the first process the metrics of this one; nothing without metrics.
+    """Serve the HTTP port, or answer the first process's requests for metrics; do nothing without metrics.
 
     Raises:
         BindError: the port cannot be bound.
@@ -170,7 +170,7 @@ def _show(
 
 
 async def _look(files: Sequence[Certificates | Tokens]) -> None:
-    """Have certificates and tokens follow their files."""
+    """Reload certificates and tokens when their files change."""
     while True:
         await asyncio.sleep(LOOK_S)
         for one in files:
@@ -184,10 +184,10 @@ async def _tick(
     stopping: Stopping,
     supervisor: UnderSupervisor | None,
 ) -> None:
-    """Let time pass for the engine. Set `unneeded` when it drains and no job needs it any more.
+    """Let time pass for the engine. Set `unneeded` when it drains and no job needs it.
 
-    With --exit-after-job, ask to stop that long after the last job, and with --wait-for-job if no job has
-    come, or let the supervisor know what it must know to decide that.
+    Request a stop after the last job with --exit-after-job, and without any job with --wait-for-job. Under a
+    supervisor, report the use of this process so that the supervisor can decide.
     """
     unused = Unused(config.exit_after_job_s, config.wait_for_job_s)
     while True:

@@ -1,4 +1,4 @@
-"""Tells a service manager such as systemd what this process does: sd_notify(3), of Type=notify."""
+"""Notify a service manager such as systemd of this process's state: sd_notify(3), for Type=notify."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READY, STOPPING = "READY=1", "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Send a state to the socket that NOTIFY_SOCKET names; do nothing without one."""
+    """Send a state to the socket named by NOTIFY_SOCKET; do nothing without one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""One serving process, as its supervisor sees it."""
+"""One serving process as its supervisor sees it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 
 #: How long a process may take to listen, in seconds.
 START_S = 30.0
-#: How long a process that was started again counts as used, in seconds: its jobs come back to it.
+#: How long a restarted process counts as used, in seconds, because its jobs return to it.
 RETURN_S = 10.0
 
 
 class ServingProcess:
-    """Starts process `number` of a reducer, again and again, and hears what it reports.
+    """Process `number` of a reducer across its restarts, and its reports.
 
     Args:
-        config: of the whole reducer.
-        number: of this process, from 0.
-        port: of gRPC.
-        lines: ends of the lines to the others' metrics, or of that to its own (`messages.metrics_line`).
-        ask_to_drain: is called when the process asks for the whole reducer to drain.
+        config: settings of the whole reducer.
+        number: number of this process, from 0.
+        port: gRPC port.
+        lines: this process's ends of `messages.metrics_line`: one per other process in the first, else one.
+        ask_to_drain: called when the process asks for the whole reducer to drain.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class ServingProcess:
         ask_to_drain: Callable[[], None],
     ) -> None:
         self.number = number
-        #: Port of gRPC.
+        #: gRPC port.
         self.port = port
-        #: Is set as soon as the process listens for the first time.
+        #: Set as soon as the process listens for the first time.
         self.has_listened = asyncio.Event()
         #: Whether it listens now.
         self.is_serving = False
@@ -71,16 +71,16 @@ class ServingProcess:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has a job, or may get one back after a new start."""
+        """Whether it has a job, or may get one back after a restart."""
         return bool(self._jobs) or monotonic() < self._used_until
 
     async def live(self, siblings: Callable[[], Awaitable[Sequence[int]]]) -> tuple[int, float | None]:
-        """Start the process and wait for its end. Return its exit code, and the seconds that it listened.
+        """Start the process and wait for its end. Return its exit code, and for how many seconds it listened.
 
-        They are None if it never listened.
+        The seconds are None if it never listened.
 
         Args:
-            siblings: waits for the ports that the process shall tell the workers, and returns them.
+            siblings: waits for the ports that the process should advertise to workers, and returns them.
 
         Raises:
             OSError: the process cannot be started.
@@ -88,7 +88,7 @@ class ServingProcess:
         command, environment = reducer_command(Path(__file__).parents[2])
         lines = tuple(line.fileno() for line in self._lines)
         config = self._config.of_process(self.number, self.port, lines)
-        # A session of its own: Ctrl-C is for the supervisor.
+        # The process gets its own session, because Ctrl-C is for the supervisor.
         self._process = process = await asyncio.create_subprocess_exec(
             *command,
             *("serve", "--under-supervisor", json.dumps(to_json(config))),
@@ -103,7 +103,7 @@ class ServingProcess:
             self._order(DRAIN)
         handing = asyncio.create_task(self._hand_over(siblings))
         first = asyncio.create_task(process.stdout.readline())
-        # A process that ends at once does not wait for its siblings.
+        # A process that ends immediately does not wait for its siblings.
         await asyncio.wait((handing, first), return_when=asyncio.FIRST_COMPLETED)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(first), START_S)
@@ -123,28 +123,28 @@ class ServingProcess:
             self._on_report(line.decode().strip())
         self.is_serving = False
         code = await process.wait()
-        # Until it listens again nobody knows which jobs it has.
+        # Its jobs are unknown until it listens again.
         self._jobs, self._used_until = None, float("inf")
         return code, monotonic() - began_s
 
     def drain(self) -> None:
-        """Order the process to drain, now or when it starts."""
+        """Tell the process to drain, now or when it starts."""
         self._is_draining = True
         self._order(DRAIN)
 
     def release(self) -> None:
-        """Have the process end soon, as if this supervisor had ended."""
+        """Make the process end soon, as if this supervisor had ended."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def write_trace(self) -> None:
-        """Have the process write its records, as --trace says."""
+        """Make the process write its records for --trace."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGUSR2)
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -1,15 +1,15 @@
-"""Decides when a process stops, and how long it drains before.
+"""Decide when a process stops, and how long it drains before that.
 
-asked for by                      drains for at most
+requested by                      drains for at most
 SIGTERM, SIGINT, SIGHUP           --drain-timeout
 `reducer drain`                   --drain-timeout
 the end of stdin                  ORPHAN_DRAIN_S: the parent process is gone
 the end of stdin after either     ORPHAN_DRAIN_S from then on
 --exit-after-job, --wait-for-job  nothing: there is no job
-a second SIGTERM or SIGINT        nothing: this process and those that it supervises end at once
+a second SIGTERM or SIGINT        nothing: this process and its supervised processes end immediately
 
-A process under a supervisor passes signals and `reducer drain` on to it and waits for its order
-(`reducer.process.under_supervisor`).
+A process under a supervisor passes signals and `reducer drain` on to the supervisor, and waits for its
+order (`reducer.process.under_supervisor`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-#: How long a reducer drains when its parent is gone, in seconds. An embedded reducer then waits
-#: only for ranks that are closing.
+#: How long a reducer drains when its parent is gone, in seconds. An embedded reducer then only waits
+#: for ranks that are closing.
 ORPHAN_DRAIN_S = 2.0
 #: Exit code after a second signal.
 EXIT_AT_ONCE = 130
 
 
 def listen_to_signals(on_signal: Callable[[], None], on_hangup: Callable[[], None]) -> None:
-    """Have the loop call a function at SIGTERM and SIGINT, and one at SIGHUP unless nohup(1) has it ignored.
+    """Make the loop call a function at SIGTERM and SIGINT, and one at SIGHUP unless nohup(1) has it ignored.
 
-    SIGUSR1 and SIGUSR2 would end the process, which nobody means by them.
+    Ignore SIGUSR1 and SIGUSR2, which would end the process although no one intends that.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -47,13 +47,13 @@ def listen_to_signals(on_signal: Callable[[], None], on_hangup: Callable[[], Non
 
 
 class Stopping:
-    """Waits for what asks a process to stop. Only the loop's thread uses it."""
+    """Requests for a process to stop. Use it on the loop's thread."""
 
     def __init__(self, drain_timeout_s: float, at_second_signal: Callable[[], None] = lambda: None) -> None:
         self.drain_timeout_s = drain_timeout_s
         #: Whether the parent process is gone.
         self.is_orphaned = False
-        #: What `ask` was called with.
+        #: The error passed to `ask`.
         self.error: Exception | None = None
         self._at_second_signal = at_second_signal
         self._was_signalled = False
@@ -62,7 +62,7 @@ class Stopping:
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything has asked this process to stop."""
+        """Whether this process was asked to stop."""
         return self._asked.is_set()
 
     def listen(self, *, stdin: bool) -> None:
@@ -73,11 +73,11 @@ class Stopping:
             loop.add_reader(sys.stdin.fileno(), self._on_stdin)
 
     async def wait(self) -> None:
-        """Wait until anything asks this process to stop."""
+        """Wait until this process is asked to stop."""
         await self._asked.wait()
 
     def ask(self, error: Exception | None = None) -> None:
-        """Ask this process to stop; `error` says why, if that is one."""
+        """Ask this process to stop, because of `error` if given."""
         self.error = self.error or error
         self._asked.set()
 
@@ -90,7 +90,7 @@ class Stopping:
         self._asked.set()
 
     async def drain(self, unneeded: asyncio.Event) -> None:
-        """Wait until this process is not needed any more, or time is up."""
+        """Wait until this process is no longer needed, or time is up."""
         asyncio.get_running_loop().call_later(self.drain_timeout_s, self._over.set)
         waits = [asyncio.create_task(event.wait()) for event in (unneeded, self._over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -104,9 +104,9 @@ class Stopping:
         self.orphan()
 
     def _on_signal(self) -> None:
-        """Drain at the first signal. End all processes at once at the second.
+        """Drain at the first signal, and end all processes immediately at the second.
 
-        Other requests do not count: of a signal to every process the supervisor may hear from another one first.
+        Other requests do not count, because when every process is signalled, another process may report first.
         """
         if self._was_signalled:
             log.warning("second signal, exiting at once")

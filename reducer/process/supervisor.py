@@ -1,13 +1,13 @@
 """The parent of the processes of one `reducer serve`. It never serves, so no job can make it end.
 
-Each process is a reducer of its own, with its own ports and incarnation. The first one names the
+Each process is a separate reducer, with its own ports and incarnation. The first one advertises the
 ports of the others in its Welcome, and the workers open streams to them too. A process that ends is
-started again on the same ports, which the supervisor holds meanwhile, and its jobs take it back like any restarted
-reducer. One that cannot start is tried again as long as another one serves. All end when
-their stdin closes, which happens when the supervisor ends, however it ends.
+restarted on the same ports, which the supervisor holds meanwhile, and its jobs take it back like any
+restarted reducer. Starts that fail are retried while another process serves. All processes end when
+their stdin closes, which happens when the supervisor ends for any reason.
 
-This module and those that it imports leave out gRPC, NumPy and protobuf, so that the supervisor
-takes little memory and the processes start soon.
+This module and its imports avoid gRPC, NumPy and protobuf, so that the supervisor takes little memory
+and the processes start soon.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ log = logging.getLogger(__name__)
 
 #: How long processes may take to end beyond the time to drain, in seconds.
 STOP_S = 5.0
-#: How often it is looked whether there are jobs, in seconds.
+#: How often the supervisor checks whether there are jobs, in seconds.
 LOOK_S = 0.1
-#: Exit codes of a process whose settings are wrong or whose address is taken. At the first start there
-#: is no point in trying again. Later its files and ports may only just be changing hands.
+#: Exit codes of a process whose settings are wrong or whose address is taken. At the first start a retry
+#: is pointless. Later its files or ports may just be in the process of being replaced.
 _WRONG_SETTINGS = (2, 3)
-#: Descriptors of the supervisor, and those for each process: its pipes, both ends of its line, held ports.
+#: Descriptors of the supervisor, and of each process: its pipes, both ends of its metrics line, held ports.
 _DESCRIPTORS, _DESCRIPTORS_EACH = 64, 12
 #: Exit code if a process does not start.
 EXIT_NO_START = 1
 
 
 async def supervise(config: ReducerConfig) -> int:
-    """Have all processes serve until SIGTERM or SIGINT, drain them, and return the exit code.
+    """Let all processes serve until SIGTERM or SIGINT, drain them, and return the exit code.
 
     Raises:
         BindError: an address cannot be bound.
         ConfigError: a certificate, private key or token file cannot be used.
-        NoJob: it has waited for a job for as long as it should.
+        NoJob: no job came within --wait-for-job.
     """
     log_what_is_used(config)
-    # Each process does the same again. Here it is done once, before there are several to complain.
+    # Each process repeats these checks. Here they report an error only once.
     check_ports(config)
     if config.tls is not None:
         config.tls.read()
@@ -90,7 +90,7 @@ class _Supervisor:
         if self._config.ends_by_itself:
             helpers.append(asyncio.create_task(self._end_with_the_job()))
         asked = asyncio.create_task(self._stopping.wait())
-        # A keeper that ends by itself has met an error of ours, which is raised below.
+        # A keeper that ends on its own had one of our errors, which is raised below.
         await asyncio.wait((asked, *keepers), return_when=asyncio.FIRST_COMPLETED)
         self._stopping.ask()
         for helper in helpers:
@@ -109,7 +109,7 @@ class _Supervisor:
         return self._exit_code
 
     async def _keep(self, process: ServingProcess) -> None:
-        """Start a process again whenever it ends, until all stop."""
+        """Restart a process whenever it ends, until all stop."""
         restarts = Restarts()
         while not self._stopping.is_asked:
             try:
@@ -124,7 +124,7 @@ class _Supervisor:
                 self._kill()  # the others have no jobs yet
                 return
             pause_s = restarts.after(served_s)
-            # Its fault must not end the jobs that others serve. Before it has listened for the first time none does.
+            # Its failure must not end other processes' jobs. There are none before it has listened for the first time.
             is_alone = not process.has_listened.is_set() or not any(one.is_serving for one in self._processes)
             if restarts.has_failed and is_alone:
                 log.error(
@@ -143,7 +143,7 @@ class _Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
 
     async def _siblings_of(self, process: ServingProcess) -> Sequence[int]:
-        """Return what the process tells the workers: the first one the ports of the others, as soon as these listen."""
+        """Return the ports that a process advertises: for the first, those of the others as soon as they listen."""
         if process.number:
             return ()
         others = self._processes[1:]
@@ -156,7 +156,7 @@ class _Supervisor:
         self._stopping.ask()
 
     async def _announce(self) -> None:
-        """Tell everybody once that the reducer serves: the first process listens after all others."""
+        """Announce once that the reducer serves, when the first process listens, which is after all others."""
         first = self._processes[0]
         await first.has_listened.wait()
         print(ready_line(first.address), flush=True)
@@ -171,7 +171,7 @@ class _Supervisor:
         )
 
     async def _end_with_the_job(self) -> None:
-        """Ask all to stop as --exit-after-job and --wait-for-job say, which are about the jobs of any process."""
+        """Ask all to stop according to --exit-after-job and --wait-for-job, which count jobs of all processes."""
         after_job_s, first_job_s = self._config.exit_after_job_s, self._config.wait_for_job_s
         unused = Unused(after_job_s, first_job_s)
         while True:

@@ -1,4 +1,4 @@
-"""What a serving process does for its supervisor: it takes orders and reports (`reducer.process.messages`)."""
+"""A serving process's side of its supervisor: orders and reports (`reducer.process.messages`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reducer.process.stopping import Stopping, listen_to_signals
 
 
 class UnderSupervisor:
-    """The supervisor of this process. Only the loop's thread uses it."""
+    """The supervisor of this process. Use it on the loop's thread."""
 
     def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
@@ -21,7 +21,7 @@ class UnderSupervisor:
         self._has_asked = False
 
     async def obey(self) -> None:
-        """Take orders until stdin ends; pass signals on to the supervisor from now on."""
+        """Follow orders until stdin ends, and pass signals on to the supervisor."""
         listen_to_signals(self.ask_to_drain, self.ask_to_drain)
         lines = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(
@@ -36,7 +36,7 @@ class UnderSupervisor:
         self._stopping.orphan()
 
     async def siblings(self) -> tuple[int, ...]:
-        """Return the ports of the other processes, as soon as these serve; () if this process is to stop before."""
+        """Return the ports of the other processes once they serve, or () if this process should stop before that."""
         waits = [
             asyncio.create_task(wait) for wait in (self._are_siblings_known.wait(), self._stopping.wait())
         ]
@@ -52,13 +52,13 @@ class UnderSupervisor:
             self.report(DRAIN)
 
     def report_use(self, *, has_served: bool, jobs: int) -> None:
-        """Report whether this process has jobs, if it has ever had one and this has changed."""
+        """Report whether this process has jobs, if it has ever had one and the answer has changed."""
         if has_served and self._reported is not bool(jobs):
             self._reported = bool(jobs)
             self.report(USED if jobs else UNUSED)
 
     @staticmethod
     def report(line: str) -> None:
-        """Send a line to the supervisor. If it is gone, stdin says so as well."""
+        """Send a line to the supervisor. If it is gone, stdin ends as well."""
         with contextlib.suppress(OSError):
             print(line, flush=True)

@@ -1,4 +1,4 @@
-"""Tells when a reducer is not used any more, or never was, so that it can end with its job."""
+"""Detect when a reducer is no longer used, or never was, so that it can end with its job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class NoJob(Exception):
 
 
 class Unused:
-    """Measures how long a reducer has had no job: since its last one, or since its start.
+    """The time for which a reducer has had no job, since its last one or since its start.
 
     Args:
-        after_job_s: how long it stays after its last job, in seconds; None for ever.
-        first_job_s: how long it waits for its first job, in seconds; None for ever.
+        after_job_s: how long it stays after its last job, in seconds; None means forever.
+        first_job_s: how long it waits for its first job, in seconds; None means forever.
     """
 
     def __init__(self, after_job_s: float | None, first_job_s: float | None = None) -> None:
@@ -26,8 +26,8 @@ class Unused:
 
         Args:
             has_served: whether a rank of some job has ever been welcomed.
-            jobs: how many jobs there are now.
-            now_s: the time of any clock that goes forward, in seconds.
+            jobs: current number of jobs.
+            now_s: monotonic time in seconds.
         """
         if jobs or has_served != self._had_job:
             self._since_s = None

@@ -1,12 +1,11 @@
 """The gRPC plane of the reducer: grpc.aio on the engine's loop, a reader and a writer per stream.
 
-gRPC passes bytes in and out. `reduction.wire` encodes and decodes them, without protobuf's copies
-of payloads. A stream may move to the data port (`outbox.py`). Its call then stays open, and call
-and data connection end together, so that both planes notice a lost peer in the same way.
+gRPC passes bytes in and out. `reduction.wire` encodes and decodes them without protobuf's copies of
+payloads. A stream may move to the data port (`outbox.py`). Its call then stays open, and call and data
+connection end together, so that both planes notice a lost peer in the same way.
 
-A stranger is a peer that has sent no Join yet. It has a call and no stream. A refused call ends
-with a status and no message. It is refused before its first frame is read if it shows no known
-token.
+A stranger is a peer that has not sent a Join yet. It has a call but no stream. A refused call ends with
+a status and no message. If it shows no known token, it is refused before its first frame is read.
 """
 
 from __future__ import annotations
@@ -60,27 +59,27 @@ log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 
-#: How long the last frames of a stream may take to be sent, in seconds.
+#: Timeout for sending the last frames of a stream, in seconds.
 LINGER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a Drain call does."""
+    """Implementation of the Drain call."""
 
-    #: Asks all processes of this reducer to drain, and returns at once.
+    #: Asks all processes of this reducer to drain, and returns immediately.
     ask: Callable[[], None]
-    #: How long they drain at most, in seconds.
+    #: Maximum time of draining, in seconds.
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one server takes at a time. It refuses the excess and serves the others."""
+    """Simultaneous load that one server accepts. It refuses the excess and serves the rest."""
 
     #: Streams of all connections together.
     streams: int = STREAMS_MAX
-    #: Calls that are not streams yet, because their first frame is being read.
+    #: Calls that are not streams yet because their first frame is being read.
     strangers: int = FIRST_MESSAGES_MAX
     #: Calls that wait for their turn to send a first frame.
     waiting: int = FIRST_MESSAGES_WAITING_MAX
@@ -88,13 +87,13 @@ class Limits:
     turn_s: float = FIRST_MESSAGE_TURN_S
     #: How long the turn of a call may take, in seconds.
     join_s: float = FIRST_MESSAGE_S
-    #: The same while other calls wait for a turn.
+    #: How long the turn of a call may take while other calls wait, in seconds.
     hurry_s: float = FIRST_MESSAGE_CROWDED_S
     #: gRPC connections, and also calls of all kinds.
     connections: int = CALLS_MAX
 
     def turns(self) -> Turns:
-        """Return turns at sending a first frame."""
+        """Return turns for sending a first frame."""
         return Turns(
             self.strangers, self.waiting, wait_s=self.turn_s, use_s=self.join_s, hurry_s=self.hurry_s
         )
@@ -103,22 +102,22 @@ class Limits:
 OPTIONS = [
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
-    # A silent worker host or a cut link is noticed after 8 to 10 s by TCP_USER_TIMEOUT, which
-    # keepalive sets to its timeout: 8 s after the last data or ping was sent. With 5 s, a cut of 6
-    # s under traffic ended the job. The kernel answers for the worker, so a process that is stopped
-    # or busy is late, not lost.
+    # TCP_USER_TIMEOUT detects a silent worker host or a cut link after 8 to 10 s. Keepalive sets it to
+    # its own timeout, 8 s after the last data or ping was sent. With 5 s, a link that was cut for 6 s
+    # under traffic ended the job. The kernel answers for the worker, so a stopped or busy process is
+    # late, not lost.
     ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 8_000),
     ("grpc.http2.ping_timeout_ms", 86_400_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Without these gRPC receives up to 16 MiB of each stream before the server reads it: 256 calls
-    # that were refused without reading cost 490 MiB. With the probe, gRPC would choose these larger
-    # HTTP/2 frames itself.
+    # Without these options gRPC receives up to 16 MiB of each stream before the server reads it. 256
+    # calls that were refused without reading took 490 MiB. With the probe, gRPC would choose these
+    # larger HTTP/2 frames on its own.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
     ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    # These end connections without a call, and connections that do not get as far as HTTP/2.
+    # End connections without a call, and connections that do not complete the HTTP/2 handshake.
     ("grpc.max_connection_idle_ms", int(CONNECTION_IDLE_S * 1000)),
     ("grpc.server_handshake_timeout_ms", int(CONNECTION_HANDSHAKE_S * 1000)),
     # Workers ping to notice a silent network. The server must not answer with too_many_pings.
@@ -151,16 +150,16 @@ STATUS = {
 
 
 class GrpcServer:
-    """Serves an engine on one address. Health checks and reflection are open to everybody.
+    """Server of an engine on one address. Health checks and reflection are open to everyone.
 
     Args:
-        engine: takes the frames of all streams.
-        data_port: workers are offered to move there, if it is given.
+        engine: handles the frames of all streams.
+        data_port: offered to workers if given.
         credentials: without them connections are not encrypted.
         tokens: without them no call needs a token.
-        drain: what a Drain call does; without it there is no such call.
+        drain: implements the Drain call; without it there is no such call.
         shares_port: whether the parent process holds the port.
-        limits: how much the server takes at a time.
+        limits: limits of simultaneous load.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class GrpcServer:
         self._heap = Heap()
         self._lobby = LobbyCalls(engine, tokens, self._turns, self._refuse)
         self._health = health.aio.HealthServicer()
-        # Calls have a limit too, because a health check may watch for ever.
+        # Calls have a limit too, because a health check may watch forever.
         self._server = grpc.aio.server(
             options=[
                 *OPTIONS,
@@ -200,7 +199,7 @@ class GrpcServer:
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Session": grpc.stream_stream_rpc_method_handler(self._session),
-            # For clients this and Drain are calls with one request and one answer.
+            # To clients, Status and Drain are calls with one request and one answer.
             "Status": grpc.stream_stream_rpc_method_handler(self._status),
             "Lobby": grpc.stream_stream_rpc_method_handler(self._lobby.serve),
         }
@@ -210,7 +209,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
-                # These have turns of their own: calls that send no Join must not delay health
+                # These have their own turns, because calls that send no Join must not delay health
                 # checks.
                 *open_services(self._health, shown, limits.turns(), self._heap),
             )
@@ -220,7 +219,7 @@ class GrpcServer:
         """Bind all addresses of HOST:PORT and return the port.
 
         Raises:
-            OSError: one cannot be bound.
+            OSError: an address cannot be bound.
         """
         host, wanted = split_address(bind)
         if not self._shares_port:
@@ -242,26 +241,25 @@ class GrpcServer:
             raise OSError(f"cannot listen on {address}: {error}") from None
 
     async def start(self, siblings: Sequence[int] = ()) -> None:
-        """Start to serve. `siblings` are the ports of the other processes beside this one."""
+        """Start serving. `siblings` are the ports of the other processes."""
         self._siblings = tuple(siblings)
         await self._server.start()
         for service in ("", SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def not_serving(self) -> None:
-        """Let health checks answer that the reducer does not serve."""
+        """Make health checks report that the reducer does not serve."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace_s: float) -> None:
         """End all streams."""
-        # Streams that moved do not end when the server stops. gRPC would cancel their calls and log
-        # errors.
+        # Moved streams do not end when the server stops. gRPC would cancel their calls and log errors.
         for outbox in list(self._outboxes):
             outbox.drop(ReducerUnavailable("the reducer has stopped"))
         await self._server.stop(grace_s)
 
     def paths(self) -> list[Path]:
-        """Return the paths to workers whose data come by TCP. Only for the loop's thread."""
+        """Return the paths to workers whose data uses TCP. Call it on the loop's thread."""
         return [path for outbox in self._outboxes if (path := outbox.path()) is not None]
 
     async def _status(self, requests: AsyncIterator[bytes], context: Context) -> None:
@@ -300,7 +298,7 @@ class GrpcServer:
                     certificate,
                 )
                 reader = asyncio.create_task(self._read(context, outbox, data))
-                del data  # otherwise this frame would keep it during the whole call
+                del data  # otherwise this stack frame would keep it alive during the whole call
                 await self._serve(context, outbox, reader)
         except ReductionError as error:
             self._refuse(context, error)
@@ -362,7 +360,7 @@ class GrpcServer:
                 check_join(self._tokens, frame, context.invocation_metadata() or (), peer_of(context))
             )
             while not outbox.is_closed:
-                del frame, data  # otherwise a payload would stay until the next one comes
+                del frame, data  # otherwise a payload would stay alive until the next one arrives
                 data = await context.read()
                 if data is grpc.aio.EOF:
                     return

@@ -1,9 +1,9 @@
-"""The HTTP port takes one request per connection, GET or HEAD, and closes the connection after the answer.
+"""The HTTP port, which answers one GET or HEAD request per connection and then closes the connection.
 
-One thread with an event loop of its own does that: neither can a busy data path keep a probe waiting, nor strangers at
-this port the data path. The port holds at most HTTP_CONNECTIONS_MAX connections. One more ends the oldest that waits
-for a request or for the client to close, or else the oldest of all, so idle connections keep nobody out. With a spare
-descriptor it answers probes, one after the other, while the process has run out of them.
+It runs on one thread with its own event loop. So a busy data path cannot delay a probe, and strangers at this port
+cannot delay the data path. The port holds at most HTTP_CONNECTIONS_MAX connections. One more ends the oldest that waits
+for a request or for the client to close, or else the oldest of all, so idle connections block no one. A spare
+descriptor lets it answer probes, one after the other, while the process has no other descriptor left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reduction.log_limit import LINES
 
 log = logging.getLogger(__name__)
 
-#: How long to wait after a connection could not be accepted and nothing can be done about that, in seconds.
+#: Pause after a connection could not be accepted and no descriptor could be freed, in seconds.
 PAUSE_S = 0.1
 #: How long a connection may stay after its answer, in seconds. If it were closed with bytes unread, the kernel would
 #: reset it, and the client might lose the answer.
@@ -38,21 +38,21 @@ _RECEIVE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What of a request counts here."""
+    """The relevant parts of a request."""
 
     path: str
-    #: The name and port by which the client calls this server; empty if it does not say.
+    #: The name and port by which the client addresses this server; empty if not given.
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is at a path."""
+    """The answer to a request for a path."""
 
     text: str
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
-    #: Beside the type and the length.
+    #: Headers other than the type and the length.
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -61,22 +61,22 @@ Respond = Callable[[Request], Awaitable[Answer]]
 
 
 class HttpPort:
-    """Serves on listening sockets, which are its own from now on."""
+    """Server on listening sockets, which it owns."""
 
     def __init__(self, listeners: Sequence[socket.socket], respond: Respond) -> None:
         self._listeners = listeners
         self._respond = respond
-        #: The connections in the order in which they came, and whether each has sent its request and has no answer yet.
+        #: The connections in order of arrival, and whether each is being answered.
         self._connections: dict[asyncio.Task[None], bool] = {}
         self._spare: int | None = None
         self._keep_spare()
 
     def start(self) -> None:
-        """Serve from now on, on a daemon thread."""
+        """Start serving on a daemon thread."""
         threading.Thread(target=asyncio.run, args=(self.serve(),), name="reducer-http", daemon=True).start()
 
     async def serve(self) -> None:
-        """Serve for ever."""
+        """Serve forever."""
         for listener in self._listeners:
             listener.setblocking(False)
             self._resume(listener)
@@ -86,13 +86,13 @@ class HttpPort:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection. What cannot be accepted now is tried again at once, or after a pause."""
+        """Accept one connection. If that fails, retry immediately or after a pause."""
         if len(self._connections) >= HTTP_CONNECTIONS_MAX:
             self._end_oldest()  # its end takes a few turns of the loop
             return
         try:
             sock, _ = listener.accept()
-        except BlockingIOError:  # the client has gone
+        except BlockingIOError:  # the client has disconnected
             return
         except OSError as error:
             if error.errno not in _NO_DESCRIPTORS or not self._make_room():
@@ -106,7 +106,7 @@ class HttpPort:
         task.add_done_callback(partial(self._on_end, sock))
 
     def _make_room(self) -> bool:
-        """Free a descriptor. Return False if there is none that could be freed."""
+        """Free a descriptor, and return whether that was possible."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -144,7 +144,7 @@ class HttpPort:
                     pass
 
     async def _answer(self, head: bytes) -> bytes:
-        """Return what is sent to a client whose request begins with these bytes."""
+        """Return the bytes of the answer to a request that begins with `head`."""
         method, asked = _parse(head)
         if isinstance(asked, Answer):
             return _to_bytes(asked)
@@ -159,10 +159,10 @@ class HttpPort:
 
 
 async def _head(sock: socket.socket) -> bytes:
-    """Return the head of a request, and what else has come; if the head is too long, only its beginning.
+    """Return the head of a request and any data after it; if the head is too long, only its beginning.
 
     Raises:
-        ConnectionError: the client has sent no more than a part of it.
+        ConnectionError: the client has sent only a part of the head.
     """
     loop = asyncio.get_running_loop()
     head = b""
@@ -175,7 +175,7 @@ async def _head(sock: socket.socket) -> bytes:
 
 
 def _parse(head: bytes) -> tuple[str, Request | Answer]:
-    """Return the method and the rest of a request, or the answer to one that is refused."""
+    """Return the method and the rest of a request, or the answer to a refused request."""
     text, end, _ = head.partition(_END)
     if not end:
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -1,8 +1,8 @@
-"""Whether a worker's process lives, told by a port that it listens to for as long as it does.
+"""Detect whether a worker's process is alive by a port on which it listens while it lives.
 
-A connection that breaks may have been cut, and its worker then dials again. But where a host refuses a connection to
-the port, its kernel says that the process is gone, and nobody needs to wait for it. That counts only if the port was
-reached before: it may be behind a firewall that refuses, or a proxy.
+A broken connection may have been cut, and its worker then dials again. But if the host refuses a connection to the
+port, its kernel has reported that the process is gone, and waiting for it is pointless. That counts only if the port
+was reached before, because there may be a refusing firewall or a proxy in between.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 from reduction.transports.grpc_sockets import address_of
 
-#: How long a host may take to answer, in seconds.
+#: Timeout for a host's answer, in seconds.
 ANSWER_S = 1.0
-#: When it is asked after a connection has broken, in seconds: a process that ends closes one descriptor after another.
+#: Times of the probes after a connection has broken, in seconds. An ending process closes its descriptors one by one.
 LOOKS_S = (0.0, 0.02, 0.1, 0.3)
 
 
 class Life:
-    """The process at the other end of a call. For the loop's thread.
+    """The process at the other end of a call. Use it on the loop's thread.
 
     Args:
-        peer: where the call comes from, as gRPC writes it.
-        port: that the process listens to; 0: none.
+        peer: the call's origin in gRPC's notation.
+        port: port on which the process listens; 0: none.
     """
 
     def __init__(self, peer: str, port: int) -> None:
@@ -33,7 +33,7 @@ class Life:
         self._task = asyncio.create_task(self._reach()) if self._host and port else None
 
     def on_lost(self, on_ended: Callable[[], None]) -> None:
-        """Find out whether the process has ended, now that its call has, and call this if so."""
+        """Check whether the process has ended along with its call, and call `on_ended` if so."""
         if self._is_reached:
             self._task = asyncio.create_task(self._look(on_ended))
 
@@ -49,7 +49,7 @@ class Life:
                 return
 
     async def _ask(self) -> int:
-        """Return 0 if the port takes a connection, otherwise the error's number."""
+        """Return 0 if the port accepts a connection, otherwise the error's number."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 _, writer = await asyncio.open_connection(self._host, self._port)

@@ -1,4 +1,4 @@
-"""The calls of workers in the lobby (core/lobby.py): one reader and one writer for each."""
+"""The workers' calls to the lobby (core/lobby.py), each with one reader and one writer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from reducer.transports.turns import Turns
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
-#: Seconds for which news of the lobby are collected and then told together: when a job begins, all of
-#: its workers come at once.
+#: Seconds for which news of the lobby is collected before it is sent, because all workers of a job arrive
+#: together when it begins.
 PAUSE_S = 0.02
-#: Seconds between the beginnings of two answers of the lobby, whoever waits for them, so that it leaves the processor
-#: to sums. What the workers of large jobs say in the meantime is told together as well.
+#: Seconds between the starts of any two answers of the lobby, so that it leaves the CPU to sums. Changes from the
+#: workers of large jobs in the meantime are sent together as well.
 ANSWER_S = 0.001
 
 
 class LobbyCalls:
-    """All calls of one server. For the loop's thread.
+    """All lobby calls of one server. Use it on the loop's thread.
 
     Args:
-        engine: has the lobby.
+        engine: the engine with the lobby.
         tokens: without them no call needs a token.
-        turns: at sending a first message.
+        turns: turns for sending a first message.
         refuse: ends a call with an error.
     """
 
@@ -55,8 +55,7 @@ class LobbyCalls:
         self._numbers = itertools.count(1)
         #: Set when a call may be answered.
         self._turns_to_hear: dict[int, asyncio.Event] = {}
-        #: Calls for which there is news, by job. The next answer goes to the first job, which then goes behind all
-        #: others.
+        #: Calls with pending news, by job. The first job gets the next answer and then moves to the end.
         self._waiting: dict[str, dict[int, None]] = {}
         self._is_telling = False
 
@@ -81,8 +80,8 @@ class LobbyCalls:
                 if life is None:
                     life = Life(peer_of(context), request.life_port)
                 if writer is None:
-                    # grpc.aio would send the headers with the first answer and once more at the end
-                    # if this call ended while that answer was being sent, and core refuses that.
+                    # grpc.aio would send the headers with the first answer and again at the end if this
+                    # call ended while that answer was being sent, which gRPC core refuses.
                     await context.send_initial_metadata(())
                     job = request.job
                     account = account_of(job, "" if self._tokens is None else self._tokens.line_of(job))
@@ -92,7 +91,7 @@ class LobbyCalls:
         except ReductionError as error:
             self._refuse(context, error)
         finally:
-            # Nothing here may wait: gRPC cancels this call when the worker has gone, perhaps twice.
+            # Nothing here may wait, because gRPC cancels this call, perhaps twice, when the worker disconnects.
             if writer is not None:
                 writer.cancel()
             del self._turns_to_hear[number]

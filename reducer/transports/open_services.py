@@ -1,7 +1,7 @@
-"""Health checks and reflection are open to everybody. Their requests are short and read in turns.
+"""Health checks and reflection, which are open to everyone. Their requests are short and read in turns.
 
-By themselves, gRPC's servicers would let all calls send messages of FRAME_BYTES_MAX at once, and a
-watch would keep the name in its request.
+On their own, gRPC's servicers would let all calls send messages of FRAME_BYTES_MAX at the same time, and
+a watch would keep the name in its request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Server:
-    """Collects the handlers that generated code adds to a server."""
+    """Collector of the handlers that generated code adds to a server."""
 
     def __init__(self) -> None:
         self.services: dict[str, Mapping[str, Handler]] = {}
@@ -64,7 +64,7 @@ def open_services(
 
 
 def _guarded(method: Any, turns: Turns, heap: Heap) -> Handler:
-    """Return a handler that reads in turns and is otherwise like `method` for clients."""
+    """Return a handler that reads in turns and otherwise behaves like `method`."""
     behaviour = next(
         function
         for function in (method.unary_unary, method.unary_stream, method.stream_unary, method.stream_stream)

@@ -1,10 +1,10 @@
-"""The queue of frames of one stream until its peer takes them: the engine's `Sink` for a worker.
+"""The queue of one stream's frames until its peer takes them, which is the engine's `Sink` for a worker.
 
 A stream begins on its gRPC call. The worker may present the key from the Welcome at the data port,
-at once or later. Each direction of the call then carries one more frame, Moved, and all later
-frames go over that connection. Only an Abort that says why the connection ended goes over the call
-again. A rank that reads slowly fills its own outbox only. Credit bounds the outbox, and a peer that
-exceeds it is closed.
+immediately or later. Each direction of the call then carries one more frame, Moved, and all later frames
+go over that connection. Only an Abort that explains the end of the connection goes over the call again. A
+rank that reads slowly fills only its own outbox. Credit bounds the outbox, and a peer that exceeds it is
+disconnected.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from reducer.engine import ON_SHARED_MEMORY, ON_TCP, Engine, Owner
 from reducer.transports.lives import Life
 from reducer.transports.tcp_server import DataPort, DataSession
 
-#: How often the outbox checks whether reports that it held back can be sent, in seconds.
+#: How often the outbox checks whether withheld reports can be sent, in seconds.
 NEWS_S = 0.05
 
 
 class Path(NamedTuple):
-    """What the kernel knows of the TCP connection to a worker."""
+    """The kernel's state of the TCP connection to a worker."""
 
     owner: Owner
     #: The smoothed round trip, in seconds.
     rtt_s: float
-    #: Packets that were lost and sent again.
+    #: Packets that were lost and retransmitted.
     retransmits: int
 
 
 class Encoder:
-    """Encodes frames for gRPC, and headers of results. What goes to n ranks is encoded once."""
+    """Encoder of frames for gRPC, and of headers of results. A frame for n ranks is encoded once."""
 
     def __init__(self) -> None:
         self._frame: ReducerFrame | None = None
@@ -54,7 +54,7 @@ class Encoder:
         self._header = b""
 
     def header(self, result: Result, place_bytes: int = 0) -> bytes:
-        """Return what `tcp.result_header` does."""
+        """Return the header from `tcp.result_header`."""
         if result is not self._headed or place_bytes != self._place_bytes:
             self._headed, self._place_bytes = result, place_bytes
             self._header = tcp.result_header(result, place_bytes)
@@ -89,23 +89,22 @@ class Outbox:
         self._encoder = encoder
         self._data_port = data_port
         self._siblings = siblings
-        #: That of the call's peer, in DER; empty without TLS.
+        #: Certificate of the call's peer in DER; empty without TLS.
         self._certificate = certificate
         self._key = b""
         self._data: DataSession | None = None
-        #: Whose the stream was when it moved.
+        #: Owner of the stream when it moved.
         self._owner: Owner | None = None
-        #: Packets that its connection lost, when somebody asked last.
+        #: Packets that its connection had lost at the last query.
         self._packets_lost = 0
         #: Whether the worker sends nothing more on the call.
         self._has_sent_moved = False
-        #: Runs out if the worker has moved, and its connection does not come.
+        #: Expires if the worker has moved but its connection does not arrive.
         self._moving: asyncio.TimerHandle | None = None
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._limit_bytes = UNREAD_CONTROL_BYTES_MAX
-        #: Reports that were held back, by rank, and whether the reducer drains. None if there are
-        #: none.
+        #: Withheld reports by rank, and whether the reducer drains. None if there are none.
         self._news: tuple[dict[int, Peer], bool] | None = None
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -127,24 +126,24 @@ class Outbox:
 
     @property
     def label(self) -> str:
-        """The job and the rank of a stream that is not over, for the log."""
+        """The job and the rank of an open stream, for the log."""
         return self._stream.label
 
     def path(self) -> Path | None:
-        """Return the path to the worker's host, None if the stream is on no TCP connection that is open."""
+        """Return the path to the worker's host, or None if the stream has no open TCP connection."""
         if self._owner is None or self._data is None or self._data.connection.is_closed:
             return None
         state = self._data.connection.path
         if not state.rtt_s:
             return None
-        # The kernel learns later that a packet was sent again in vain, but a counter must not fall.
+        # The kernel may learn later that a retransmission was unnecessary, but a counter must not fall.
         self._packets_lost = max(self._packets_lost, state.packets_lost)
         return Path(self._owner, state.rtt_s, self._packets_lost)
 
     # ---- from the worker ----
 
     def receive(self, frame: WorkerFrame) -> None:
-        """Take a frame that came on the gRPC call."""
+        """Handle a frame from the gRPC call."""
         if self._has_sent_moved or (isinstance(frame, Moved) and not self._key):
             self.reject(OutOfOrder(f"{type(frame).__name__} on the call, which does not belong there"))
         elif not isinstance(frame, Moved):
@@ -155,11 +154,11 @@ class Outbox:
             self._has_sent_moved = True
             if self._data is not None:
                 self._data.connection.start()
-            else:  # the connection may have been admitted just now
+            else:  # the connection may only just have been admitted
                 self._moving = asyncio.get_running_loop().call_later(DATA_KEY_S, self._check_moved)
 
     def reject(self, error: ReductionError) -> None:
-        """End the stream because of what the peer did."""
+        """End the stream because of an error of the peer."""
         self._stream.reject(error)
 
     def close(self) -> None:
@@ -239,7 +238,7 @@ class Outbox:
         self._changed.set()
 
     def _hold_back(self, news: Peers) -> None:
-        """Keep a report until the peer has read some. A newer one of its rank replaces it."""
+        """Keep a report until the peer has read some data. A newer report of the same rank replaces it."""
         if self._news is None:
             self._news = {}, False
             asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
@@ -280,7 +279,7 @@ class Outbox:
             self._data.connection.start()
 
     def _stop_waiting(self) -> None:
-        if self._moving is not None:  # it would keep this stream alive until it runs out
+        if self._moving is not None:  # the timer would keep this stream alive until it expires
             self._moving.cancel()
             self._moving = None
 

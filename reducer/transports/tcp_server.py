@@ -6,8 +6,8 @@ connection. Payloads are received into memory of the engine's pool and sent from
 With TLS a connection begins with a handshake, and must show the certificate of the call that was
 offered the key.
 
-Workers on the same host find the same port as a UNIX socket, and payloads in memory that both sides
-share (reduction/transports/shared); not with TLS.
+Without TLS, workers on the same host reach the port as a UNIX socket, and find payloads in memory that
+both sides share (reduction/transports/shared).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from reducer.resources.buffers import BufferPool
 
 log = logging.getLogger(__name__)
 
-#: How long to accept no connection after the process ran out of descriptors, in seconds.
+#: Pause in accepting connections after the process ran out of descriptors, in seconds.
 PAUSE_S = 1.0
-#: How long new streams of this host go by TCP after the process ran out of what sharing memory takes, in seconds.
+#: How long new streams of this host use TCP after the process ran out of resources for shared memory, in seconds.
 UNSHARED_S = 60.0
 _KEY_ID_BYTES = 16
 _BACKLOG = 1024
@@ -49,13 +49,13 @@ Attach = Callable[[socket.socket | tcp.TlsSocket], None]
 
 
 class _Offer(NamedTuple):
-    """What a connection must show."""
+    """The credentials that a connection must show, and its stream."""
 
     key: bytes
-    #: In DER; empty without TLS.
+    #: Certificate in DER; empty without TLS.
     certificate: bytes
     attach: Attach
-    #: Whose stream it is for.
+    #: The job of the stream.
     job: str
 
 
@@ -63,8 +63,8 @@ class DataPort:
     """The listening sockets of the TCP plane.
 
     Args:
-        tls: returns what a handshake shall use from now on; None for connections without TLS.
-        lines: what peers can cause goes into the log through it.
+        tls: returns the context for new handshakes; None for connections without TLS.
+        lines: limits log lines that peers can cause.
     """
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None, lines: Repeats = LINES) -> None:
@@ -72,10 +72,10 @@ class DataPort:
         self._tls = tls
         self._lines = lines
         self._loop = asyncio.get_running_loop()
-        #: For TCP, one for each address, and one for processes of the same host if the system has such.
+        #: TCP listeners, one per address, and one for processes on the same host if the system supports that.
         self._listeners: list[socket.socket] = []
         self._strangers: dict[asyncio.Task[Callable[[], None] | None], socket.socket] = {}
-        #: Jobs whose new streams share no memory for now.
+        #: Jobs whose new streams currently share no memory.
         self._unshared: set[str] = set()
         #: Offers by the first bytes of their keys, so that the rest is compared in constant time.
         self._offers: dict[bytes, _Offer] = {}
@@ -84,9 +84,9 @@ class DataPort:
         """Listen; port 0 picks a free one.
 
         Args:
-            host: at all of whose addresses to listen.
-            port: of TCP.
-            incarnation: of the reducer; workers on this host look for it. Empty: for TCP only.
+            host: host whose addresses are all listened at.
+            port: TCP port.
+            incarnation: of the reducer, for workers on this host; if empty, listen only on TCP.
             is_held: whether the parent process holds the port, if it is not 0.
 
         Raises:
@@ -94,14 +94,14 @@ class DataPort:
         """
         self._listeners += listen(host, port, reuse_port=is_held and port > 0)
         self.port = self._listeners[0].getsockname()[1]
-        if incarnation and self._tls is None:  # TLS promises that what crosses a socket is encrypted
+        if incarnation and self._tls is None:  # TLS promises that all data on a socket is encrypted
             self._listeners.append(_local_listener(incarnation))
         for listener in self._listeners:
             listener.setblocking(False)
             self._resume(listener)
 
     def stop(self) -> None:
-        """Accept no new connections. Streams that moved end with their calls."""
+        """Accept no new connections. Moved streams end with their calls."""
         for stranger in self._strangers:
             stranger.cancel()
         for listener in self._listeners:
@@ -110,9 +110,9 @@ class DataPort:
         self._listeners.clear()
 
     def share_less(self, job: str, reason: str) -> None:
-        """Let new streams of a job come by TCP for UNSHARED_S; those that share memory go on.
+        """Make new streams of a job use TCP for UNSHARED_S. Streams that share memory continue.
 
-        The listener for them stays: whoever took its name would be shown their keys.
+        The local listener stays open, because a process that took its name would receive their keys.
         """
         if job not in self._unshared:
             self._warn(
@@ -125,24 +125,24 @@ class DataPort:
         """Return a new key.
 
         Args:
-            attach: gets the socket of the one connection that presents the key.
-            certificate: which that connection must show, in DER; empty without TLS.
-            job: whose stream it is for.
+            attach: receives the socket of the one connection that presents the key.
+            certificate: certificate in DER that the connection must show; empty without TLS.
+            job: the job of the stream.
         """
         key = secrets.token_bytes(DATA_KEY_BYTES)
         self._offers[key[:_KEY_ID_BYTES]] = _Offer(key, certificate, attach, job)
         return key
 
     def withdraw(self, key: bytes) -> None:
-        """Forget an offer, taken or not."""
+        """Forget an offer, whether it was used or not."""
         self._offers.pop(key[:_KEY_ID_BYTES], None)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the peer has left already
+        except (BlockingIOError, ConnectionAbortedError):  # the peer has already left
             return
-        except OSError as error:  # no descriptor is left: present connections must go on
+        except OSError as error:  # no descriptor is left, but existing connections must continue
             self._warn("cannot accept", "", "data port cannot accept reason=%s", error)
             self._loop.remove_reader(listener.fileno())
             self._loop.call_later(PAUSE_S, self._resume, listener)
@@ -197,8 +197,7 @@ class DataPort:
         if sock.family == socket.AF_UNIX and offer.job in self._unshared:
             raise MalformedFrame(f"job {offer.job} shares no memory for now; it comes to the port")
         await tcp.send_all(self._loop, channel, tcp.PREAMBLE)
-        # The worker confirms last. If the answer took too long for it, it may try again with the
-        # key.
+        # The worker confirms last. If the answer took too long, it may retry with the same key.
         if await self._receive(channel, len(tcp.PREAMBLE)) != tcp.PREAMBLE:
             raise MalformedFrame("it does not confirm the move")
         self.withdraw(key)
@@ -229,11 +228,11 @@ def _local_listener(incarnation: bytes) -> socket.socket:
 
 
 class DataSession:
-    """One moved stream: frames of the engine go out, messages of the worker come in.
+    """One moved stream, with frames from the engine and messages from the worker.
 
-    A worker on this host reads results where they lie. It counts those it has copied, in memory of its
-    own, and until then they are lent: nobody may write there. If the stream ends before, that memory
-    is not used again, because the worker may still be reading.
+    A worker on this host reads results in place. It counts copied results in its own memory, and until
+    then they are lent and must not be overwritten. If the stream ends first, that memory is not reused,
+    because the worker may still be reading it.
     """
 
     def __init__(
@@ -253,9 +252,9 @@ class DataSession:
             if sock.family == socket.AF_UNIX
             else None
         )
-        #: The worker's count; None as long as results have to be sent.
+        #: The worker's count; None while results have to be sent.
         self._counter: memoryview | None = None
-        #: Results that are lent, with their numbers.
+        #: Lent results with their numbers.
         self._lent: deque[tuple[int, memoryview]] = deque()
         self._lent_count = 0
         self._lent_bytes = 0
@@ -278,12 +277,12 @@ class DataSession:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the worker has not received, or not copied, yet."""
+        """Bytes that the worker has not yet received or copied."""
         self._take_back()
         return self.connection.queued_bytes + self._lent_bytes
 
     def _take_back(self) -> None:
-        """Let go of the results that the worker has copied."""
+        """Release the results that the worker has copied."""
         copied = 0 if self._counter is None else self._counter[0]
         while self._lent and self._lent[0][0] <= copied:
             self._lent_bytes -= self._lent.popleft()[1].nbytes
@@ -309,7 +308,7 @@ class DataSession:
             collective = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
             if self._sharing is not None and header.flags & tcp.IS_PLACE:
                 payload = self._sharing.payload(payload)
-                if not CODECS[collective.dtype].is_plain:  # it is checked, so it must not change after that
+                if not CODECS[collective.dtype].is_plain:  # it will be checked, and must not change afterwards
                     payload = self._copy(payload)
             self._receive(
                 Push(
@@ -341,7 +340,7 @@ class DataSession:
         for _, payload in self._lent:
             self._pool.spoil(payload)
         self._lent.clear()
-        self._sharing = self._counter = None  # or the worker's memory would stay until garbage is collected
+        self._sharing = self._counter = None  # otherwise the worker's memory would stay mapped until garbage collection
         self._on_end(error)
 
 
@@ -349,7 +348,7 @@ def _as_counter(memory: memoryview) -> memoryview:
     """Return 8 bytes of a worker as a number.
 
     Raises:
-        MalformedFrame: they are more, or fewer.
+        MalformedFrame: there are not exactly 8 bytes.
     """
     if memory.nbytes != 8:
         raise MalformedFrame(f"a counter of {memory.nbytes} bytes, it has 8")

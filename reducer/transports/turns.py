@@ -1,10 +1,10 @@
-"""Decides which stranger's first message is read next.
+"""Turns that decide which stranger's first message is read next.
 
-Few messages are read at a time, because gRPC may hold FRAME_BYTES_MAX and a copy for each. Other
-calls wait and are not refused, because the ranks of a job come all at once. Connections take turns,
-no matter how many calls of each wait. A call that has a turn and sends nothing loses it soon if
-others wait, so that idle strangers keep nobody out. A call that sends too much keeps its turn for a
-moment, which leaves the CPU to jobs.
+Few messages are read at a time, because gRPC may hold FRAME_BYTES_MAX and a copy for each. Other calls
+wait and are not refused, because all ranks of a job arrive together. Connections take turns, no matter
+how many calls of each are waiting. A call that has a turn but sends nothing soon loses it if others
+wait, so that idle strangers block no one. A call that sends too much keeps its turn for a moment, which
+leaves the CPU to jobs.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from reduction.errors import MalformedFrame, ResourceExhausted
 
 from reducer.security import peer_of
 
-#: How long a turn goes on after a message that is too long, in seconds. With 4 turns, at most 40
+#: How long a turn continues after a message that is too long, in seconds. With 4 turns, at most 40
 #: such messages are read per second. `python -m benchmarks.micro.flood` measures how much a flood
-#: slows down a job.
+#: slows a job down.
 PENALTY_S = 0.1
 
 
 class Turns:
-    """Gives out a limited number of turns. Only the loop's thread uses it.
+    """A limited number of turns. Use it on the loop's thread.
 
     Args:
-        count: how many may have a turn.
-        waiting_max: how many may wait for one.
-        wait_s: how long they may wait, in seconds.
-        use_s: how long a turn may take, in seconds.
-        hurry_s: the same while others wait.
+        count: number of simultaneous turns.
+        waiting_max: number of calls that may wait for a turn.
+        wait_s: maximum wait for a turn, in seconds.
+        use_s: maximum duration of a turn, in seconds.
+        hurry_s: maximum duration of a turn while others wait, in seconds.
     """
 
     def __init__(self, count: int, waiting_max: int, *, wait_s: float, use_s: float, hurry_s: float) -> None:
-        #: Turns that are free. There are none while calls wait.
+        #: Number of free turns. There are none while calls wait.
         self.free = count
         self._waiting_max = waiting_max
         self._wait_s = wait_s
         self._use_s = use_s
         self._hurry_s = hurry_s
-        #: When each turn in use began, by the timeout that will end it.
+        #: Start time of each turn in use, by the timeout that will end it.
         self._begun: dict[asyncio.Timeout, float] = {}
-        #: Calls that wait, by connection. The first connection gets the next turn.
+        #: Waiting calls by connection. The first connection gets the next turn.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._waiting = 0
 
@@ -126,7 +126,7 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        """Give a turn to the next connection, which then goes behind all others."""
+        """Give a turn to the next connection, which then moves to the end of the queue."""
         while self._queues:
             connection, queue = next(iter(self._queues.items()))
             turn = queue[0]

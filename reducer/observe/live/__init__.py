@@ -1,1 +1,1 @@
-"""What `reducer top` and the page on the metrics port show: jobs, hosts and events, look after look."""
+"""The live view of `reducer top` and of the page on the metrics port: jobs, hosts and events."""

@@ -1,8 +1,8 @@
 """The events of all processes as one list, oldest first. No terminal, no network.
 
-Each process counts its events, so that a look takes only those that are new. Processes tell how
-long ago something happened, and the time of an event is by the clock of whoever looks. What several
-processes of a job see, such as a rank that joins, is one entry.
+Each process numbers its events, so that a look takes only new ones. Processes report the age of events,
+and the observer's clock determines their times. An event that several processes of a job see, such as a
+rank that joins, is one entry.
 """
 
 from __future__ import annotations
@@ -15,63 +15,63 @@ from reduction.model import EventKind, ReducerStatus
 
 from reducer.observe.summary import Process
 
-#: Entries that are kept.
+#: Maximum number of entries.
 ENTRIES_MAX = 200
-#: The same event at another process is the same entry if it comes within this time, in seconds.
+#: Equal events at two processes are one entry if they are less than this apart, in seconds.
 SAME_S = 5.0
-#: Processes whose events are told apart. A process counts from 1 again after it was forgotten.
+#: Number of processes whose latest event is remembered. All events of a forgotten process count as new.
 PROCESSES_REMEMBERED_MAX = 4096
-#: An event cannot be older than this, in seconds: a reducer that says so is wrong.
+#: An event cannot be older than this, in seconds. A reducer that claims so is wrong.
 AGE_MAX_S = 10 * 365 * 86_400.0
-#: Kinds of entries beside those of `EventKind`: what only the one who looks can know.
+#: Kinds of entries other than those of `EventKind`, which only the observer can know.
 SILENT, BACK = "silent", "back"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that happened, at one process or several."""
+    """An event at one or several processes."""
 
-    #: Seconds since the epoch of the clock of whoever looks.
+    #: Seconds since the epoch by the observer's clock.
     at_s: float
     #: The name of an `EventKind` in lower case, SILENT or BACK.
     kind: str
     #: Title of the job. Empty if it concerns whole processes.
     job: str
     text: str
-    #: Addresses of the processes that told it.
+    #: Addresses of the processes that reported it.
     addresses: tuple[str, ...]
 
     @property
     def where(self) -> str:
-        """The process, or how many there are."""
+        """The process, or the number of processes."""
         return self.addresses[0] if len(self.addresses) == 1 else f"{len(self.addresses)} processes"
 
 
 @dataclass(slots=True)
 class _Growing:
-    """An entry that more processes may tell of."""
+    """An entry that more processes may report."""
 
     at_s: float
     what: tuple[str, str, str]
-    #: The keys are addresses, in the order in which they came.
+    #: The keys are addresses in order of arrival.
     addresses: dict[str, None]
 
     def is_same(self, at_s: float, address: str) -> bool:
-        """Whether another process tells of the same, if it says the same."""
+        """Return whether an equal event at another process is the same entry."""
         return abs(self.at_s - at_s) <= SAME_S and address not in self.addresses
 
 
 class Feed:
-    """Collects the events of all looks."""
+    """Collection of the events of all looks."""
 
     def __init__(self) -> None:
         #: Sorted by time.
         self._entries: list[_Growing] = []
-        #: The same entries by what they say, because there may be thousands of processes.
+        #: The same entries by content, because there may be thousands of processes.
         self._by_what: dict[tuple[str, str, str], list[_Growing]] = {}
-        #: The number of the latest event of each incarnation, the process that was seen last at the end.
+        #: The number of the latest event of each incarnation, with the most recently seen process last.
         self._taken: OrderedDict[bytes, int] = OrderedDict()
-        #: Whether each address answered the look before.
+        #: Whether each address answered the previous look.
         self._answered: dict[str, bool] = {}
 
     @property
@@ -80,7 +80,7 @@ class Feed:
         return tuple(Entry(one.at_s, *one.what, tuple(one.addresses)) for one in self._entries)
 
     def take(self, processes: Sequence[Process], now_s: float) -> None:
-        """Add what has happened since the look before."""
+        """Add the events since the previous look."""
         answered = {process.address: process.status is not None for process in processes}
         for process in processes:
             did_answer = self._answered.get(process.address, True)
@@ -113,7 +113,7 @@ class Feed:
 
     def _add(self, at_s: float, what: tuple[str, str, str], address: str) -> None:
         alike = self._by_what.setdefault(what, [])
-        # The newest first: what happened long ago is not what another process tells of now.
+        # Search the newest first, because another process now reports a recent event.
         known = next((entry for entry in reversed(alike) if entry.is_same(at_s, address)), None)
         if known is not None:
             known.addresses[address] = None

@@ -1,4 +1,4 @@
-"""What the timeline of the page shows: a few numbers of each view of the last minutes. No terminal, no network."""
+"""Data of the page's timeline: a few numbers of each view of the last minutes. No terminal, no network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from reducer.observe.live.view import View
 
-#: Views that are remembered. With one every 2 seconds they are 5 minutes.
+#: Number of remembered views. With one every 2 seconds they cover 5 minutes.
 SAMPLES_MAX = 150
-#: Jobs that have lines. More could not be told apart.
+#: Number of jobs with lines. More could not be told apart.
 JOBS_MAX = 6
 #: The numbers of a job that have lines.
 JOB_LINES = ("collectives_per_s", "received_per_s", "wait_p99_s")
@@ -19,13 +19,13 @@ JOB_LINES = ("collectives_per_s", "received_per_s", "wait_p99_s")
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at_s: float
-    #: By title, in the order of JOB_LINES.
+    #: Values of each job by title, in the order of JOB_LINES.
     jobs: dict[str, tuple[float | None, ...]]
     busiest: float | None
 
 
 class History:
-    """Remembers the latest SAMPLES_MAX views."""
+    """The latest SAMPLES_MAX views."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES_MAX)
@@ -37,7 +37,7 @@ class History:
         self._samples.append(_Sample(view.at_s, jobs, max(used, default=None)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a list of times, and as many numbers for each line; None where there was none.
+        """Return a list of times, and as many numbers for each line, with None for missing values.
 
         The jobs are the latest JOBS_MAX, in the order in which they were first seen.
         """
@@ -58,5 +58,5 @@ class History:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Keep as many digits as can be seen on a screen."""
+    """Round to as many digits as are visible on a screen."""
     return None if value is None else float(f"{value:.4g}")

@@ -1,7 +1,7 @@
-"""Draws a view with rich: tables of hosts and jobs, and the latest events below them.
+"""Draw a view with rich: tables of hosts and jobs, and the latest events below them.
 
-The tables fit 80 columns, and have more columns from WIDE on. Colours are those that can be read on
-light and on dark terminals; yellow and blue cannot.
+The tables fit 80 columns, and have more columns from WIDE on. The colours are readable on light and on
+dark terminals, which yellow and blue are not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reducer.resources.sizes import size_text
 
 #: From this width on, the tables have all columns.
 WIDE = 120
-#: Lines of events that are shown even if there is no room for them.
+#: Minimum number of event lines, even if there is no room for them.
 EVENTS_LEAST = 3
 GOOD, BAD, NOTE, FAINT, TITLE = "green", "bold red", "magenta", "dim", "bold"
 _STATES = {"serving": GOOD, "running": GOOD, "draining": NOTE}
@@ -38,13 +38,13 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def render(console: Console, view: View, *, height: int | None = None, hint: str = "") -> RenderableType:
-    """Return what the screen shows.
+    """Return the contents of the screen.
 
     Args:
-        console: its width decides what there is room for.
-        view: what is shown.
+        console: its width determines the columns.
+        view: the view to show.
         height: lines of the screen; None for all events.
-        hint: a word on the first line about keys.
+        hint: hint about keys on the first line.
     """
     is_wide = console.width >= WIDE
     upper = Group(
@@ -52,14 +52,14 @@ def render(console: Console, view: View, *, height: int | None = None, hint: str
     )
     events = list(view.events)
     if height is not None:
-        # Two lines are the blank one and the heading of the events.
+        # Two lines are for the blank line and the heading of the events.
         room = height - len(console.render_lines(upper)) - 2
         events = events[-max(EVENTS_LEAST, room) :]
     return Group(upper, *_events(events))
 
 
 def rate_text(rate: float | None) -> str:
-    """Return bytes per second with three digits, in powers of 1000. A hyphen if it is not known."""
+    """Return bytes per second with three digits, in powers of 1000, or a hyphen if unknown."""
     if rate is None:
         return "-"
     for size, unit in _UNITS:
@@ -121,7 +121,7 @@ def _hosts(hosts: Sequence[HostRow], *, is_wide: bool) -> Table:
     for host in hosts:
         style = _STATES.get(host.state, BAD)
         cells: list[str | Text] = [host.address, Text(host.state, style=style)]
-        if host.processes == 1 and host.reason:  # nobody answers
+        if host.processes == 1 and host.reason:  # no process answers
             cells += [""] * 5
             more = ["", "", "", "", ""]
         else:

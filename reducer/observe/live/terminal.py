@@ -1,4 +1,4 @@
-"""Shows views on the terminal until `q`: draws, reads keys, and has a thread look at the reducers."""
+"""Show views on the terminal until `q`: draw, read keys, and poll the reducers on a thread."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def show_once(look: Look) -> Sequence[Process]:
 
 
 def run(look: Look, interval_s: float) -> None:
-    """Show a view every `interval_s` seconds until somebody types q or Ctrl-C.
+    """Show a view every `interval_s` seconds until the user types q or Ctrl-C.
 
     Raises:
-        Exception: whatever `look` raises.
+        Exception: any error of `look`.
     """
     console = make_console()
     views: SimpleQueue[View | Exception] = SimpleQueue()
-    # A look may take as long as a reducer takes not to answer. The keys must not wait for it.
+    # A look may take as long as the timeout of a silent reducer, and keys must not wait for it.
     threading.Thread(target=_look_again, args=(look, interval_s, views), daemon=True).start()
     view: View | None = None
     size = console.size
@@ -91,7 +91,7 @@ def _newest(views: SimpleQueue[View | Exception]) -> View | Exception | None:
 
 @contextmanager
 def _ended_well() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the view in good order, so that the terminal is as it was."""
+    """Let Ctrl-C and SIGTERM end the view cleanly, so that the terminal is restored."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -107,9 +107,9 @@ def _ended_well() -> Iterator[None]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], str]]:
-    """Yield a function that waits KEY_S for a key, and returns it or "".
+    """Yield a function that waits KEY_S for a key, and returns the key or "".
 
-    Without a terminal on stdin there are no keys, and it only waits.
+    Without a terminal on stdin there are no keys, and the function only waits.
     """
     if not sys.stdin.isatty():
 

@@ -4,9 +4,9 @@
 
     state = rs.attach(ddp_model, reducers=["10.0.0.5:50051", "10.0.0.6:50051"])
 
-This is the public face. What it offers is made in the packages behind it, which change as they need to: `worker_plugin`
-(the training side), `reducer` (the process and its command) and `reduction` (what both share). What needs torch is
-imported when it is first used, so errors and the version can be had without it.
+This is the public interface. The implementation is in packages that may change at any time: `worker_plugin` (the
+training side), `reducer` (the process and its command) and `reduction` (shared by both). Names that need torch are
+imported on first use, so errors and the version are available without torch.
 
     lightning, ray, torchft, horovod    bridges to frameworks
     process_group                       the backend "reduction" of torch.distributed
@@ -29,7 +29,7 @@ __all__ = ["ReductionState", "__version__", "attach", "digest", "errors", "reduc
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first used."""
+    """Import a name that needs torch on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module("worker_plugin"), name)

@@ -1,4 +1,4 @@
-"""`torchrun ... -m reduction_server.doctor` measures the way from each worker's host to the reducers."""
+"""`torchrun ... -m reduction_server.doctor` measures the path from each worker's host to the reducers."""
 
 from worker_plugin.doctor.__main__ import main
 

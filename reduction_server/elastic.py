@@ -1,4 +1,4 @@
-"""For jobs whose workers come and go."""
+"""Support for jobs whose workers join and leave while they run."""
 
 from worker_plugin.elastic.sampler import ElasticSampler
 

@@ -1,4 +1,4 @@
-"""Horovod's API over the reducers: import it as `hvd`, in place of `horovod.torch`."""
+"""Horovod's API over the reducers. Import it as `hvd` in place of `horovod.torch`."""
 
 from worker_plugin.integrations import horovod
 from worker_plugin.integrations.horovod import *  # noqa: F403

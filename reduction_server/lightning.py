@@ -1,4 +1,4 @@
-"""Lightning: importing this module registers the strategy "reduction"."""
+"""Lightning support. Importing this module registers the strategy "reduction"."""
 
 from worker_plugin.integrations.lightning import ReductionStrategy
 

@@ -1,4 +1,4 @@
-"""Ray Train: reducers as actors, beside its workers."""
+"""Ray Train support, with reducers as actors alongside the workers."""
 
 from worker_plugin.integrations.ray import ReductionConfig, start_pool, stop_pool
 

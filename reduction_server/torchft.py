@@ -1,4 +1,4 @@
-"""torchft: a process group for its replicas."""
+"""torchft support: a process group for its replicas."""
 
 from worker_plugin.integrations.torchft import ProcessGroupReduction
 

@@ -1,16 +1,17 @@
-"""Your script on a slow network, without reducers and with them: would they help me?
+"""Run your script on a slow network without and with reducers, to see whether they would help.
 
     python -m benchmarks.lab --workers 4 --reducers 4 --rate 1000 --queue 1 -- torchrun --nproc-per-node 1 SCRIPT
 
-Every worker and every reducer is a host of its own (a network namespace) with a link of the rate. On each worker's
-host the command runs once, as one node of the job; it finds its place in the variables that torchrun, Lightning and
-`init_process_group` read, so it must say nothing of nodes. In turn it runs as it is, over Gloo's ring, and with
-REDUCTION_AUTO, by which it uses the reducers. The script needs no change, and must have no line of ours.
+Every worker and every reducer is a separate host (a network namespace) with a link of the given rate. The command
+runs once on each worker's host, as one node of the job. It finds its place in the variables that torchrun, Lightning
+and `init_process_group` read, so its command line must not mention nodes. It alternately runs unchanged, over Gloo's
+ring, and with REDUCTION_AUTO, which makes it use the reducers. The script needs no changes, and must not use
+reduction_server itself.
 
-A step is the time between two steps of a rank's optimizer (torch.optim), as the script's processes record it: all
-that the script does in between counts. The table has the median over all ranks, beside the time of the whole
-command. All ranks compute on this machine's cores, with one thread each unless OMP_NUM_THREADS says otherwise: what it
-says holds for hosts that compute as fast. Needs root, Linux and iproute2.
+A step is the time between two steps of a rank's optimizer (torch.optim), as recorded in the script's processes, so
+everything that the script does in between counts. The table has the median over all ranks, and the time of the whole
+command. All ranks compute on this machine's cores, with one thread each unless OMP_NUM_THREADS is set, so the results
+apply to hosts that compute as fast. Needs root, Linux and iproute2.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def check(command: Sequence[str], workers: int) -> None:
-    """Return if the command can run as one of this many nodes.
+    """Check that the command can run as one of this many nodes.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the command cannot run so.
     """
     if shutil.which(command[0], path=_path()) is None:
         raise ConfigError(f"there is no program {command[0]!r}")
@@ -102,12 +103,12 @@ def check(command: Sequence[str], workers: int) -> None:
 
 
 def _path() -> str:
-    """Return where programs are looked for: beside this Python first, since sudo forgets virtual environments."""
+    """Return the search path of programs, with this Python's folder first, since sudo drops virtual environments."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def measure(given: argparse.Namespace, turns: Turns, progress: Progress) -> None:
-    """Let the command take its turns, and append them."""
+    """Let the command take its turns, and append them to `turns`."""
     link = Link(rate_mbit=given.rate, latency_ms=given.queue, delay_ms=given.delay)
     with (
         tempfile.TemporaryDirectory(prefix="reduction-bench-") as name,
@@ -127,7 +128,7 @@ def take(given: argparse.Namespace, side: str, network: Network, reducers: Reduc
     """Run the command on all workers' hosts.
 
     Raises:
-        RanksFailed: it has failed on one of them, or was not done in time.
+        RanksFailed: the command failed on one of them, or did not finish in time.
     """
     recorded = folder / "steps"
     recorded.mkdir(parents=True)
@@ -161,7 +162,7 @@ def take(given: argparse.Namespace, side: str, network: Network, reducers: Reduc
 
 
 def keep(given: argparse.Namespace, turns: Turns) -> None:
-    """Show the table, and write it and the figure."""
+    """Show the table, and write the table and the figure."""
     rows = rows_of(turns, given.workers)
     if not rows:
         return

@@ -1,10 +1,10 @@
-"""Background traffic: bursts of TCP flows between two hosts, as other users of a network make them.
+"""Background traffic: bursts of TCP flows between two hosts, like those of other users of a network.
 
-    python -m benchmarks.lab.background sink ADDRESS                       takes whatever comes
-    python -m benchmarks.lab.background bursts ADDRESS FLOWS ON OFF SEED   sends there
+    python -m benchmarks.lab.background sink ADDRESS                       receives and discards all data
+    python -m benchmarks.lab.background bursts ADDRESS FLOWS ON OFF SEED   sends to a sink
 
-In a burst FLOWS connections send as much as they can. Bursts and the pauses between them have random
-lengths, whose means are ON and OFF seconds (exponentially distributed).
+In a burst FLOWS connections send as much as they can. Bursts and the pauses between them have
+exponentially distributed lengths with means of ON and OFF seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """How much background traffic there is."""
+    """Amount of background traffic."""
 
     flows: int
     on_s: float
@@ -36,7 +36,7 @@ class Bursts:
 
 
 class Background:
-    """Bursts both ways between two hosts, from the start of their processes to `close`."""
+    """Bursts in both directions between two hosts, from construction to `close`."""
 
     def __init__(self, bursts: Bursts, hosts: Sequence[Host]) -> None:
         one, other = hosts
@@ -46,7 +46,7 @@ class Background:
             self._processes.append(_start(host, "bursts", to.address, *numbers, f"{seed}"))
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -83,7 +83,7 @@ def _bursts(address: str, bursts: Bursts, seed: int) -> None:
 
 
 def _flow(address: str, until: float) -> None:
-    """Send until that time. A connection that breaks is one flow less in this burst."""
+    """Send until the given time. A broken connection means one flow less in this burst."""
     piece = bytes(_PIECE_BYTES)
     with (
         suppress(OSError),

@@ -18,28 +18,28 @@ from benchmarks.lab.traffic import Link, Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many processes a benchmark has, and where they run."""
+    """Number and placement of a benchmark's processes."""
 
     workers: int
     reducers: int
     device: str = "cpu"
-    #: How the links of all hosts are shaped. None means that all processes share loopback.
+    #: Shape of the links of all hosts. None means that all processes share loopback.
     link: Link | None = None
-    #: Hosts with slower links, as the figure in network.py calls them, and the part of the rate that
-    #: they have. Then all hosts are told how fast their links are.
+    #: Hosts with slower links, named as in the figure of network.py, and their fraction of the rate.
+    #: If there are any, all hosts are told the rates of their links.
     slower: tuple[tuple[str, float], ...] = ()
-    #: Processes of each reducer; 0: as many as it starts by default.
+    #: Processes of each reducer; 0 means as many as it starts by default.
     processes: int = 1
     #: Other traffic on the links of the first two workers.
     background: Bursts | None = None
-    #: On GPUs: NCCL may use nothing but sockets, and ranks may share a GPU. Shaped links imply it.
+    #: On GPUs, whether NCCL may use only sockets, and ranks may share a GPU. Shaped links imply it.
     sockets: bool = False
-    #: Ranks of each host, which share its link.
+    #: Ranks per host, which share the host's link.
     local: int = 1
 
     @property
     def name(self) -> str:
-        """The name that test ids have."""
+        """The name in test ids."""
         place = self.device if self.link is None else self.link.slug
         if self.device != "cpu" and (self.sockets or self.link is not None):
             place += "-shared-gpu"
@@ -51,7 +51,7 @@ class Shape:
 class Cluster:
     """The running processes of a shape."""
 
-    #: With the congestion control of its links, and the goodput that iperf3 has measured.
+    #: The shape, with the congestion control of its links and the goodput measured by iperf3.
     shape: Shape
     ranks: Ranks
     reducers: Reducers
@@ -83,7 +83,7 @@ def running(shape: Shape, *, with_goodput: bool = True) -> Iterator[Cluster]:
             network = stack.enter_context(Network(hosts, shape.reducers, shape.link, slower))
             workers_at = [host for host in network.workers for _ in range(shape.local)]
             reducers_at, link = network.reducers, network.link
-            if with_goodput:  # iperf3 must have the links to itself
+            if with_goodput:  # iperf3 needs idle links
                 other = (reducers_at or workers_at[1:])[0]
                 link = replace(link, goodput_mbit=goodput_mbit(workers_at[0], other))
             shape = replace(shape, link=link)

@@ -1,17 +1,17 @@
-"""Long paths: every packet that a host sends is held for a while before it reaches the switch.
+"""Long paths: hold every packet that a host sends for a while before it reaches the switch.
 
-The kernel's own way, `tc qdisc add ... netem delay`, is missing in many small kernels, so a process of
+The kernel's own method, `tc qdisc add ... netem delay`, is missing in many small kernels, so a process of
 ours holds the packets. Each host sends through a TUN device (`OUT`), shaped like the card that it
-replaces. The process reads all of them, and writes what is due to a TUN device of the switch (`IN`):
+replaces. The process reads from all of them, and writes due packets to a TUN device of the switch (`IN`):
 
     host 0: out0 (tbf) --\\
     host 1: out0 (tbf) ---+--> [process: queue of (due, packet)] --> in0 of the switch --> bridge --> hosts
     ...                  /
 
-A packet passes whole, with the header that says how a network card would cut it (virtio's, see
-Linux's Documentation/networking/tuntap.rst), as it does in benchmarks.lab.network.
+As in benchmarks.lab.network, packets pass whole, with the virtio header that describes how a network card
+would cut them (see Linux's Documentation/networking/tuntap.rst).
 
-    python -m benchmarks.lab.delay MILLISECONDS IN OUT...     the process itself; descriptors of the devices
+    python -m benchmarks.lab.delay MILLISECONDS IN OUT...     the process itself, with the devices' descriptors
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from collections.abc import Sequence
 
 from benchmarks.lab.hosts import Host
 
-#: The devices by which a host sends, and by which the switch gets what is due.
+#: The devices through which a host sends, and through which the switch receives due packets.
 OUT, IN = "out0", "in0"
 
 # From linux/if_tun.h.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
-#: The largest packet, with its header.
+#: Size of the largest packet with its header.
 _READ_BYTES = (64 << 10) + 64
-#: Packets that are read from one device before the others get their turn.
+#: Packets read from one device before the others get their turn.
 _TURN = 16
 #: The process must be on time whatever else the machine does.
 _NICENESS = -10
 
 
 class Delay:
-    """The process that holds packets, from its start to `close`.
+    """The process that holds packets, from construction to `close`.
 
     Args:
-        delay_ms: how long.
-        hosts: those that send; each gets the device OUT, which is down.
-        switch: where the packets arrive; it gets the device IN, which is down.
+        delay_ms: time for which packets are held.
+        hosts: sending hosts; each gets the device OUT, which is down.
+        switch: destination of the packets; it gets the device IN, which is down.
     """
 
     def __init__(self, delay_ms: float, hosts: Sequence[Host], switch: Host) -> None:
@@ -58,7 +58,7 @@ class Delay:
         try:
             self._process = subprocess.Popen(command, pass_fds=devices, stdin=subprocess.DEVNULL)
         finally:
-            for device in devices:  # the process has its own
+            for device in devices:  # the process has its own copies
                 os.close(device)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ def _device(host: Host, name: str) -> int:
 
 
 def _hold(delay_s: float, to: int, devices: Sequence[int]) -> None:
-    """Pass packets on for ever, each `delay_s` after it was read."""
+    """Forward packets forever, each `delay_s` after it was read."""
     held: deque[tuple[float, bytes]] = deque()
     poll = select.epoll()
     for device in devices:

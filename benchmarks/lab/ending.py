@@ -1,4 +1,4 @@
-"""The end of a tool that has started processes and hosts: they end with it, whatever ends it."""
+"""Clean end of a tool that has started processes and hosts, which end with it in any case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = 2
 
 @contextmanager
 def ending_well(name: str) -> Iterator[None]:
-    """Let SIGTERM unwind the body as Ctrl-C does, and show a failure of its processes without a traceback."""
+    """Let SIGTERM unwind the body like Ctrl-C, and show failures of its processes without a traceback."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
@@ -34,7 +34,7 @@ def ending_well(name: str) -> Iterator[None]:
 
 
 def _leave(number: int, _frame: object) -> None:
-    # timeout(1) sends SIGTERM twice: to its child and to the process group. The second one must not
-    # interrupt the cleaning up.
+    # timeout(1) sends SIGTERM twice, to its child and to the process group. The second one must not
+    # interrupt the cleanup.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""The machine, the versions and the command of a benchmark: what is needed to believe or repeat its numbers."""
+"""The machine, the versions and the command of a benchmark, which are needed to trust or repeat its numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("reduction-server", "torch", "grpcio", "protobuf", "numpy", "uvloop")
 _PREFIXES = ("REDUCTION_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_")
 
-#: A load of more than this before the benchmarks comes from other programs.
+#: A higher load than this before the benchmarks comes from other programs.
 BUSY_LOAD = 0.5
 
 
@@ -33,8 +33,8 @@ def describe() -> dict[str, Any]:
         "gpus": _gpus(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        # The build of the interpreter matters more than its version: with pyenv's default build,
-        # sums of 4 KiB take a quarter longer (docs/decisions/python.md).
+        # The build of the interpreter matters more than its version. With pyenv's default build, sums of
+        # 4 KiB take a quarter longer (docs/decisions/python.md).
         "python_file": os.path.realpath(sys.executable),
         "versions": {package: _version(package) for package in _PACKAGES},
         "command": _command(sys.orig_argv),
@@ -56,7 +56,7 @@ def summary(environment: dict[str, Any]) -> str:
 
 
 def is_busy(environment: dict[str, Any]) -> bool:
-    """Whether other programs took more than half a core in the minute before the benchmarks."""
+    """Return whether other programs used more than half a core in the minute before the benchmarks."""
     return bool(environment["load_average"][0] > BUSY_LOAD)
 
 
@@ -98,7 +98,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str:
-    """Return the short hash, with -dirty if files differ from it."""
+    """Return the short commit hash, with -dirty if files differ from the commit."""
     try:
         command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

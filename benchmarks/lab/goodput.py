@@ -1,4 +1,4 @@
-"""The goodput of one TCP stream over a shaped link, measured by iperf3. Nothing else can be faster."""
+"""The goodput of one TCP stream over a shaped link, measured by iperf3, which is an upper bound."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from benchmarks.lab.hosts import Host
 
-#: Length of the measurement. One second before it does not count, since TCP must find the rate
-#: first.
+#: Length of the measurement. The second before it does not count, since TCP must first find the rate.
 SECONDS = 2
 PORT = 5201
 TIMEOUT_S = 30
@@ -21,7 +20,7 @@ _READY = "Server listening"
 def goodput_mbit(worker: Host, reducer: Host) -> float | None:
     """Return Mbit/s of payload, the better of both directions; None if iperf3 is not installed.
 
-    All links have the same rate, so a slower direction was slowed by the machine's load, not by the
+    All links have the same rate, so a slower direction was slowed by the machine's load and not by the
     link.
 
     Raises:

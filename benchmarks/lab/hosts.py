@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The folder in which `ip netns add` makes a file for each namespace, see ip-netns(8).
+#: The folder in which `ip netns add` creates a file for each namespace, see ip-netns(8).
 NETNS = Path("/run/netns")
 
 # From sched.h; os.setns exists from Python 3.12 on.
@@ -19,22 +19,22 @@ _HERE = "/proc/thread-self/ns/net"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The network that a process sees."""
+    """The network as a process sees it."""
 
     address: str
     interface: str
-    #: None means the namespace of the process that starts another one here.
+    #: None means the namespace of the parent process.
     namespace: str | None = None
-    #: What its processes are told about its link, in Mbit/s; 0: nothing.
+    #: Link rate that its processes are told, in Mbit/s; 0 means none.
     link_mbit: float = 0.0
 
     @property
     def prefix(self) -> list[str]:
-        """The words to put before a command so that it runs on this host."""
+        """The prefix of a command that makes it run on this host."""
         return [] if self.namespace is None else ["ip", "netns", "exec", self.namespace]
 
     def pids(self) -> list[int]:
-        """Return the processes on this host, which must have a namespace of its own."""
+        """Return the processes on this host, which must have its own namespace."""
         assert self.namespace is not None
         here = os.stat(NETNS / self.namespace)
         found = []
@@ -48,10 +48,9 @@ class Host:
     def entered(self) -> Iterator[None]:
         """Move the calling thread to this host's namespace while the body runs.
 
-        Sockets that the thread opens and processes that it starts belong to this host. A child
-        process is born in the namespace of the thread that starts it, with all its threads and
-        before it has imported anything. /sys still shows the caller's namespace,
-        /proc/thread-self/net shows this host's.
+        Sockets that the thread opens and processes that it starts belong to this host. A child process and
+        all its threads are in the namespace of the starting thread from the beginning, before any import.
+        /sys still shows the caller's namespace; /proc/thread-self/net shows this host's.
         """
         if self.namespace is None:
             yield

@@ -1,38 +1,38 @@
-"""A network with links of a known rate: every worker and every reducer on a host of its own.
+"""A network with links of a known rate, with every worker and every reducer on a separate host.
 
-     w0          w1    ...    r0          r1         a network namespace each: eth0, lo, TCP of its own
+     w0          w1    ...    r0          r1         a network namespace each, with eth0, lo and its own TCP
     eth0        eth0         eth0        eth0        10.77.0.1, .2, ... workers; 10.77.1.1, .2, ... reducers
      | tbf up    |            |           |
      | tbf down  |            |           |
     port w0   port w1  ...  port r0     port r1      veth pairs
     +-----------------------------------------+
-    |         bridge, unlimited itself        |      in a namespace of its own, too
+    |         bridge, itself unlimited        |      also in its own namespace
     +-----------------------------------------+
 
 A token bucket shapes the packets that leave an interface, so every link has two of them: one at the
-host for what it sends, and one at the bridge's port for what it receives. Nothing outside these
+host for sent packets, and one at the bridge's port for received packets. Nothing outside these
 namespaces is touched.
 
 - Queue: a bucket holds as many bytes as the rate carries in `latency_ms`, and drops further
   packets, like a switch or a network card without pause frames. Both ends of a link have such a
-  queue, as a host and a switch have. The bytes that pass at once after a pause (the burst) never
-  wait, so they are a second queue in effect. That is why they are no more than the first one holds.
-- Packets: TCP hands over up to 64 KiB as one packet. On a real host the network card cuts it into
-  frames, and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole,
-  and counts the bytes that all its frames would have, if its burst is as large. The burst is 128
-  KiB, which is two such packets. With one, tokens overflow whenever the timer that wakes the bucket
-  is late on a busy core, and bandwidth is lost. Where a burst or a queue is shorter than that, packets
-  are smaller, so that two fit (`Link.packet_bytes`). That costs CPU, of which a machine that is all
-  hosts at once has little (a ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32
-  KiB, 4.6 at 16 KiB). A full queue drops packets whole, which is harsher than a switch, which drops
-  frames. `Link.packet_segments` makes packets smaller still.
-- Small sums would pass in one burst of 128 KiB without seeing the rate at all. Measure them with a
+  queue, like a host and a switch. The bytes that pass immediately after a pause (the burst) never wait,
+  so they are in effect a second queue. That is why they are limited to the size of the first one.
+- Packets: TCP passes up to 64 KiB as one packet. On a real host the network card cuts it into frames,
+  and the other card joins them again. Here nothing has to cut it: `tbf` passes it whole if its burst is
+  large enough, and counts the bytes that all its frames would have. The burst is 128 KiB, which is two
+  such packets. With one, tokens overflow whenever the timer that wakes the bucket is late on a busy
+  core, and bandwidth is lost. If a burst or a queue is shorter than that, packets are smaller, so that
+  two fit (`Link.packet_bytes`). That costs CPU, which is scarce on a machine that plays all hosts (a
+  ring at n=4 and 500 Mbit/s: 1.3 CPU s/GB per worker at 64 KiB, 2.5 at 32 KiB, 4.6 at 16 KiB). A full
+  queue drops whole packets, which is harsher than a switch that drops frames. `Link.packet_segments`
+  makes packets even smaller.
+- Small sums would pass in one burst of 128 KiB without being limited by the rate. Measure them with a
   small burst.
-- Congestion control: "cubic", Linux's default, where namespaces may choose it, else "reno". At
-  round trips this short cubic behaves like reno (RFC 9438, section 4.3). The machine's own default
-  could be any.
-- Long paths: with `Link.delay_ms`, a host sends by another device, out0, and a process holds what it
-  sends (benchmarks/lab/delay.py).
+- Congestion control: "cubic", Linux's default, if namespaces may choose it, else "reno". At such short
+  round trips cubic behaves like reno (RFC 9438, section 4.3). The machine's own default could be
+  anything.
+- Long paths: with `Link.delay_ms`, a host sends through another device, out0, and a process holds its
+  packets (benchmarks/lab/delay.py).
 - TCP begins every connection without memory of earlier ones over that link (tcp_no_metrics_save).
 """
 
@@ -57,9 +57,9 @@ from benchmarks.lab.traffic import Link, Traffic
 COMMAND_TIMEOUT_S = 30.0
 
 _PREFIX = "reduction-bench"
-#: A rate of which it is only asked whether the kernel takes it.
+#: Parameters for testing whether the kernel accepts a token bucket.
 _TRIED = ("rate", "100mbit", "burst", "64kb", "limit", "64kb")
-#: All hosts, and the switch where it routes.
+#: Subnet of all hosts, and the switch's address where it routes.
 _SUBNET, _SWITCH = "10.77.0.0/16", "10.77.255.254/16"
 _CONGESTION = ("cubic", "reno")
 _counter = itertools.count()
@@ -72,7 +72,7 @@ class NetworkUnavailable(Exception):
 class Network:
     """Hosts on shaped links, as a context manager.
 
-    If this process is killed, the next run removes the namespaces that it has left.
+    If this process is killed, the next run removes its leftover namespaces.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Network:
             if link.delay_ms:
                 self._lengthen(link)
             self._shape(link, slower)
-            #: The given link, with the name of the congestion control that the hosts use.
+            #: The given link, with the name of the hosts' congestion control.
             self.link = replace(link, congestion=_tune(self.hosts, link.congestion))
         except BaseException:
             self.close()
@@ -108,13 +108,13 @@ class Network:
         return [*self.workers, *self.reducers]
 
     def change(self, slower: Mapping[str, float]) -> None:
-        """Give those links another part of their rate, and all others their whole one; no host is told."""
+        """Give these links a fraction of the rate, and all others the full rate, without telling the hosts."""
         self._shape(self.link, slower)
 
     def traffic(self) -> Traffic:
-        """Return the traffic of all links until now, by the counters of the token buckets.
+        """Return the traffic of all links so far, from the counters of the token buckets.
 
-        A bucket counts the headers of every frame, also where several frames pass as one packet. An
+        A bucket counts the headers of every frame, even if several frames pass as one packet. An
         interface does not.
         """
         up, down = self._buckets()
@@ -130,7 +130,7 @@ class Network:
         )
 
     def close(self) -> None:
-        """Remove all namespaces. One in which a process still runs loses its name now, and ends with the process."""
+        """Remove all namespaces. One with a running process loses its name now, and ends with the process."""
         atexit.unregister(self.close)
         if self._delay is not None:
             self._delay.close()
@@ -165,7 +165,7 @@ class Network:
             _run("ip", "-n", name, "link", "set", "dev", card, *packets, "up")
 
     def _lengthen(self, link: Link) -> None:
-        """Let the hosts send by devices whose packets a process holds for a while, and the switch route them on."""
+        """Let the hosts send through devices whose packets a process delays, and let the switch route them."""
         switch = _name(self._bridge)
         try:
             self._delay = Delay(link.delay_ms, self.hosts, self._bridge)
@@ -177,16 +177,16 @@ class Network:
         _run("ip", "-n", switch, "link", "set", "dev", IN, "up")
         for host in self.hosts:
             name = _name(host)
-            with host.entered():  # packets come by another device than answers go
+            with host.entered():  # packets arrive through another device than answers leave
                 _sysctl("conf/all/rp_filter", "0")
                 _sysctl(f"conf/{host.interface}/rp_filter", "0")
             _run("ip", "-n", name, "link", "set", "dev", OUT, "gso_max_size", f"{link.packet_bytes}", "up")
             _run("ip", "-n", name, "route", "replace", _SUBNET, "dev", OUT, "src", host.address)
 
     def _shape(self, link: Link, slower: Mapping[str, float]) -> None:
-        """Put a token bucket on each end of every link, or change those that are there."""
-        # Ports of a switch have the same memory at any rate. tbf's own option `latency` would let the
-        # queue hold a burst more than that.
+        """Put a token bucket on each end of every link, or change existing ones."""
+        # Switch ports have the same memory at any rate. tbf's own option `latency` would make the queue
+        # longer by a burst.
         limits = ["burst", f"{link.bucket_bytes}", "limit", f"{link.queue_bytes}"]
         for host in self.hosts:
             rate_mbit = link.rate_mbit * slower.get(_port(host), 1.0)
@@ -195,13 +195,12 @@ class Network:
             _run("tc", "-n", _name(self._bridge), "qdisc", "replace", "dev", _port(host), *bucket)
 
     def _sends_by(self, host: Host) -> str:
-        """Return the device by which a host sends."""
+        """Return the device through which a host sends."""
         return host.interface if self._delay is None else OUT
 
     def _buckets(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the counters of all links in the order of the hosts, for sending and for receiving."""
-        # The commands run side by side. One after the other would take 0.1 s for 16 hosts on a busy
-        # machine.
+        # The commands run in parallel. Sequentially they would take 0.1 s for 16 hosts on a busy machine.
         places = [self._bridge, *self.hosts]
         answers = _together([["tc", "-n", _name(place), "-s", "-j", "qdisc"] for place in places])
         tables = [{bucket["dev"]: bucket for bucket in json.loads(answer)} for answer in answers]
@@ -233,7 +232,7 @@ def check_network() -> None:
         missing.insert(0, "root")
     if missing:
         raise NetworkUnavailable(f"shaped links need {', '.join(missing)}")
-    # Root of a container may lack the rights, and another kernel than Linux (gVisor) the calls.
+    # Root in a container may lack the rights, and a kernel other than Linux (gVisor) the calls.
     namespace = f"{_PREFIX}-{os.getpid()}-{next(_counter)}"
     _run("ip", "netns", "add", namespace)
     try:
@@ -281,7 +280,7 @@ def _run(*command: str) -> None:
 
 
 def _together(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Run commands side by side, and return their outputs."""
+    """Run commands in parallel, and return their outputs."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     running = [subprocess.Popen(command, text=True, **pipes) for command in commands]  # type: ignore[call-overload]
     answers = []

@@ -1,7 +1,7 @@
 """Rank processes that live for many measurements, so that no measurement pays for starting them.
 
-The test process sends every command to all ranks, over a pipe to each, and waits for all answers.
-If a rank fails or dies, all ranks are ended, since the others would wait for it.
+The test process sends every command to all ranks over pipes, and waits for all answers. If a rank fails
+or dies, all ranks are ended, since the others would wait for it.
 """
 
 from __future__ import annotations
@@ -32,46 +32,45 @@ from benchmarks.loads.group import GroupState
 from benchmarks.loads.watching import UnwatchedState, WatchedState
 from worker_plugin import ReductionState
 
-#: Our contenders that every benchmark compares with the ring.
+#: Our contenders in every benchmark's comparison with the ring.
 TRANSPORTS = ("tcp", "grpc")
 #: Contenders on the TCP plane with another wire dtype.
 WIRES = ("bf16", "fp16", "fp8", "int8", "topk")
-#: Class and settings of all our contenders. A rank has a state for each; a state that is not used
-#: never connects.
+#: Class and settings of all our contenders. A rank has a state for each. An unused state never connects.
 OURS: dict[str, tuple[type[ReductionState], dict[str, Any]]] = {
     "tcp": (ReductionState, {"transport": "tcp"}),
-    # Nothing is set: memory is shared with reducers on the same host.
+    # No settings: memory is shared with reducers on the same host.
     "default": (ReductionState, {}),
-    # The first with its I/O in a process of its own.
+    # "tcp" with its I/O in a separate process.
     "tcp-io-process": (ReductionState, {"transport": "tcp", "io_process": True}),
-    # The default by a process group of the backend "reduction".
+    # "default" through a process group of the backend "reduction".
     "group": (GroupState, {}),
-    # What watching a job costs: it records nothing, or is asked for everything.
+    # The cost of watching a job, which records nothing or everything.
     "unwatched": (UnwatchedState, {}),
     "watched": (WatchedState, {}),
     "grpc": (ReductionState, {"transport": "grpc"}),
     "checksums": (ReductionState, {"transport": "tcp", "checksums": True}),
-    # The ranks' hosts have reducers too, if there are fewer of them than hosts.
+    # The ranks' hosts also have reducers if there are fewer reducers than hosts.
     "colocated": (ReductionState, {"transport": "tcp", "colocated": "auto"}),
-    # Where every rank has a host of its own, this is the same as flat mode.
+    # If every rank has its own host, this is the same as flat mode.
     "hierarchical": (ReductionState, {"transport": "tcp", "local_group": "auto"}),
     **{name: (ReductionState, {"transport": "tcp", "wire_dtype": name}) for name in WIRES},
 }
 
-#: This variable says that a benchmark is only tried. Then ranks are forks of a server that has loaded torch, for which
-#: a new process takes two seconds. It is not for figures: 16 MiB at n=k=4 and 1 Gbit/s took 0.92 of the time, and
-#: nobody knows why.
+#: This variable marks a trial run of a benchmark. Ranks are then forks of a server that has loaded torch, which takes a
+#: new process two seconds. It must not be used for figures: 16 MiB at n=k=4 and 1 Gbit/s took 0.92 of the time, for
+#: unknown reasons.
 TRIED = "BENCHMARK_IS_TRIED"
-#: Most seconds from the start of the processes until their process group exists.
+#: Timeout in seconds from the start of the processes until their process group exists.
 START_TIMEOUT_S = 120.0
-#: Most seconds that a command may take.
+#: Timeout of a command, in seconds.
 CALL_TIMEOUT_S = 120.0
-#: Most seconds that the ranks may take to end.
+#: Timeout for the end of the ranks, in seconds.
 CLOSE_TIMEOUT_S = 60.0
 
 
 class RanksFailed(Exception):
-    """A rank raised an error, died or did not answer. The message names it. All ranks were ended."""
+    """A rank raised an error, died or did not answer. The message names the rank. All ranks were ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +82,43 @@ class Setup:
     device: str
     #: The network interface that collectives of torch.distributed use.
     interface: str
-    #: A folder for this run only: it holds the rendezvous file, and jobs are named after it.
+    #: A folder for this run only. It holds the rendezvous file, and jobs are named after it.
     directory: str
     reducers: tuple[str, ...]
-    #: The rank's number on its host and the number of ranks there, as a launcher sets them.
+    #: The rank's number on its host and the number of ranks there, as set by a launcher.
     local_rank: int = 0
     local_size: int = 1
-    #: Whether NCCL may use nothing but sockets; then ranks may share a GPU.
+    #: Whether NCCL may use only sockets, so that ranks may share a GPU.
     sockets: bool = False
-    #: What our contenders are told about the host's link, in Mbit/s; 0: nothing.
+    #: Link rate of the host that our contenders are told, in Mbit/s; 0 means none.
     link_mbit: float = 0.0
 
     @property
     def nccl_log(self) -> str:
-        """The path of the log that this rank's NCCL writes."""
+        """The path of this rank's NCCL log."""
         return os.path.join(self.directory, f"nccl-{self.rank}.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a workload can use in its rank process, beside the default process group (Gloo, on GPUs also NCCL)."""
+    """A workload's rank process, which also has the default process group (Gloo, and on GPUs NCCL)."""
 
     rank: int
     world_size: int
     device: torch.device
     #: The states of our contenders, by their names in OURS.
     states: dict[str, ReductionState]
-    #: How many ranks its host has.
+    #: Number of ranks on its host.
     local_size: int = 1
 
     def synchronize(self) -> None:
-        """Wait until the GPU has finished. A future can be done before that."""
+        """Wait until the GPU has finished, which may be after a future is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 class Ranks:
-    """`world_size` rank processes, on this host or each on its own host of `hosts`."""
+    """`world_size` rank processes, on this host or each on its own of `hosts`."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class Ranks:
         # A fork of this process, with torch's threads, can hang.
         context = multiprocessing.get_context("forkserver" if os.environ.get(TRIED) else "spawn")
         context.set_forkserver_preload([__name__, "torch._dynamo"])  # the second is for DDP
-        # `spawn` would start it with the first child, inside that child's namespace.
+        # `spawn` would start the tracker with the first child, inside that child's namespace.
         resource_tracker.ensure_running()
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
@@ -169,15 +168,15 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Their process ids, in the order of the ranks."""
+        """Their process ids in rank order."""
         return [process.pid for process in self._processes]
 
     def embedded_cpu_s(self) -> float:
-        """Return the CPU seconds that reducers have used which ranks have started on their own hosts."""
+        """Return the CPU seconds of reducers that ranks have started on their own hosts."""
         return sum(cpu_s(child) for pid in self.pids for child in children(pid))
 
     def load(self, workload: type, *args: object) -> None:
-        """Give every rank the workload `workload(rank, *args)` in place of its present one."""
+        """Replace every rank's workload by `workload(rank, *args)`."""
         self._command(workload, args)
 
     def call(self, method: str, *args: object) -> list[Any]:
@@ -185,7 +184,7 @@ class Ranks:
         return self._command(method, args)
 
     def nccl_logs(self) -> list[str]:
-        """Return the NCCL log of each rank; it is empty where NCCL was not used."""
+        """Return the NCCL log of each rank, which is empty if NCCL was not used."""
         paths = [Path(setup.nccl_log) for setup in self._setups]
         return [path.read_text(errors="replace") if path.exists() else "" for path in paths]
 
@@ -211,7 +210,7 @@ class Ranks:
             self._tell((command, args))
             return self._gather(CALL_TIMEOUT_S)
         except (KeyboardInterrupt, SystemExit):
-            # Some ranks may not have got the command, and the others would wait for them.
+            # Some ranks may not have received the command, and the others would wait for them.
             self._kill()
             raise
 
@@ -253,7 +252,7 @@ class Ranks:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Let processes that are started in the body ignore Ctrl-C, which reaches all processes of the terminal.
+    """Make processes started in the body ignore Ctrl-C, which reaches all processes of the terminal.
 
     The parent handles it, and ends the ranks.
     """

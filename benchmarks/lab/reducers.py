@@ -35,27 +35,27 @@ class Reducers:
 
     @property
     def pids(self) -> list[int]:
-        """Their process ids, in the order of the addresses."""
+        """Process ids of the reducers, in the order of the addresses."""
         return [process.pid for process in self._processes]
 
     def kill(self, index: int) -> None:
-        """Kill one of them."""
+        """Kill a reducer."""
         self._processes[index].kill()
         close(self._processes[index], STOP_TIMEOUT_S)
 
     def restart(self, index: int) -> None:
-        """Start one that was killed again, on loopback and at its address."""
+        """Restart a killed reducer on loopback at its address."""
         port = int(self.addresses[index].rpartition(":")[2])
         self._processes[index] = start(LOOPBACK, port)
         wait_until_ready(self._processes[index], START_TIMEOUT_S)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds, user and system, that all of them have used; in steps of 10 ms."""
+        """Return the CPU seconds, user and system, of all reducers in steps of 10 ms."""
         pids = [pid for parent in self.pids for pid in (parent, *children(parent))]
         return sum(map(cpu_s, pids))
 
     def close(self) -> None:
-        """Stop them, and kill those that do not stop."""
+        """Stop the reducers, and kill those that do not stop."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -64,10 +64,10 @@ class Reducers:
 
 @contextmanager
 def own_token(**others: str) -> Iterator[None]:
-    """Let reducers that are started meanwhile want a token, which ranks that are started meanwhile show.
+    """Make reducers started in the body require a token, which ranks started in the body show.
 
     Args:
-        others: tokens of jobs that have another one, by the names of the jobs.
+        others: tokens of jobs with another one, by job name.
     """
     with tempfile.NamedTemporaryFile("w", prefix="reduction-token-") as file:  # only its owner may read it
         for job, token in {**others, "*": secrets.token_urlsafe(32)}.items():
@@ -88,15 +88,15 @@ def start(
     processes: int = 1,
     log: IO[str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start one; it says on stdout when it serves, and ends with its stdin.
+    """Start a reducer, which reports on stdout when it serves, and ends with its stdin.
 
     Args:
-        host: where it runs.
-        port: of its calls; 0: any.
-        options: more options of it.
-        log_level: of what it logs.
-        processes: how many it has; 0: as many as it likes.
-        log: the file that gets what it logs; else stderr does.
+        host: the host on which it runs.
+        port: gRPC port; 0 picks any.
+        options: more options of `serve`.
+        log_level: its log level.
+        processes: number of its processes; 0 means its default.
+        log: file for its log; otherwise the log goes to stderr.
     """
     command = [*host.prefix, sys.executable, "-m", "reducer", "serve", "--bind", f"{host.address}:{port}"]
     command += ["--processes", f"{processes}"] if processes else []
@@ -105,7 +105,7 @@ def start(
     command += ["--token-file", os.environ[TOKEN_FILE]] if TOKEN_FILE in os.environ else []
     if host != LOOPBACK:
         command.append("--insecure")
-    # Ctrl-C is the test process's: the ranks must still be able to end what they are in.
+    # Ctrl-C is for the test process. The ranks must still be able to finish their current operation.
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
     )

@@ -1,1 +1,1 @@
-"""The method of measuring: contenders in turn, rows, records and tables."""
+"""The measurement method: contenders that take turns, rows, records and tables."""

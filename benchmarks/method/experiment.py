@@ -1,6 +1,6 @@
-"""What all tools have in common: their command lines, the table that they print, and the file that they write.
+"""Common parts of all tools: command lines, printed tables and result files.
 
-A tool names the options that it shares with others and their defaults, adds its own, and hands over its rows:
+A tool names its shared options and their defaults, adds its own options, and passes its rows on:
 
     line = Line("shaped.wires", __doc__, workers=4, reducers=None, rate=100.0, rounds=5, json=None)
     line.add_argument("--wires", type=among(WIRES), default=list(WIRES))
@@ -27,7 +27,7 @@ from benchmarks.method.paired import Effort
 from benchmarks.method.table import markdown
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-#: A cell of a row: what makes it, or its format.
+#: A cell of a row: a function of the row, or a format.
 Cell = Callable[[Any], str] | str
 
 
@@ -40,7 +40,7 @@ def size(text: str) -> int:
 
 
 def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return a type of arguments: comma-separated lists."""
+    """Return an argument type for comma-separated lists."""
 
     def values(text: str) -> list[Any]:
         return [kind(part) for part in text.split(",")]
@@ -49,7 +49,7 @@ def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 
 def among(known: Collection[str], also: str = "(?!)") -> Callable[[str], list[str]]:
-    """Return a type of arguments: comma-separated lists of known names, and of names that match a pattern."""
+    """Return an argument type for comma-separated lists of known names, or names that match a pattern."""
 
     def names(text: str) -> list[str]:
         found = [part for part in text.split(",") if part]
@@ -67,7 +67,7 @@ def parts(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
-    """Return a type of arguments: numbers that are not below `least`."""
+    """Return an argument type for numbers that are at least `least`."""
 
     def number(text: str) -> Any:
         value = kind(text)
@@ -78,7 +78,7 @@ def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], 
     return number
 
 
-#: The options that tools share, but for their defaults.
+#: The options that tools share, without their defaults.
 _SHARED: dict[str, dict[str, Any]] = {
     "workers": {"type": at_least(1), "help": "how many ranks there are (%(default)s)"},
     "reducers": {"type": at_least(0), "help": "how many reducers there are (%(default)s)"},
@@ -99,9 +99,9 @@ class Line(argparse.ArgumentParser):
     """The command line of a tool.
 
     Args:
-        name: its module, without `benchmarks.`.
-        doc: its docstring.
-        defaults: of the shared options that it has; `reducers=None` means as many as workers.
+        name: module of the tool, without `benchmarks.`.
+        doc: docstring of the tool.
+        defaults: defaults of the tool's shared options; `reducers=None` means as many as workers.
     """
 
     def __init__(self, name: str, doc: str | None, **defaults: Any) -> None:
@@ -126,7 +126,7 @@ class Line(argparse.ArgumentParser):
 
 
 def shape_of(given: argparse.Namespace, **more: Any) -> Shape:
-    """Return the shape that the shared options describe; without a rate, or unshaped, it is on loopback."""
+    """Return the shape for the shared options; without a rate, or unshaped, it is on loopback."""
     rate_mbit = getattr(given, "rate", None)
     if getattr(given, "unshaped", False):
         rate_mbit = None
@@ -141,7 +141,7 @@ def effort_of(given: argparse.Namespace, warmup: int = 2) -> Effort:
 
 
 def table(columns: Mapping[str, Cell], rows: Sequence[Any]) -> list[str]:
-    """Return the table of rows, with the columns by their titles."""
+    """Return the table of rows; `columns` maps titles to cells."""
     cells = [[_cell(cell, row) for cell in columns.values()] for row in rows]
     return markdown(list(columns), cells)
 
@@ -151,7 +151,7 @@ def _cell(cell: Cell, row: Any) -> str:
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings as in files: with units in their names, and the length of the links' queues."""
+    """Return the settings for files, with units in their names, and with the length of the links' queues."""
     settings: dict[str, Any] = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(given).items()
@@ -174,7 +174,7 @@ def show(
     path: Path | None = None,
     **more: Any,
 ) -> None:
-    """Print machine and table, and write the rows and more fields to `path`, or else where the command line says."""
+    """Print machine and table, and write the rows and more fields to `path` or the command line's file."""
     described = environment.describe()
     print("\n".join([environment.summary(described), *filter(None, [title]), *table(columns, rows)]))
     if (path := path or getattr(given, "json", None)) is not None:

@@ -1,4 +1,4 @@
-"""Histories of real runs: what each worker gave and got. `python -m tests.history FILE` judges them."""
+"""Histories of real runs, with each worker's contributions and results. `python -m tests.history FILE` judges them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from worker_plugin import ReductionState
 
-#: What `History.reduce` reduces: dtype, operation, elements.
+#: The tensors of `History.reduce`: dtype, operation, elements.
 SUMS = (
     (torch.float32, dist.ReduceOp.SUM, 250),
     (torch.bfloat16, dist.ReduceOp.AVG, 100),
@@ -23,11 +23,11 @@ SUMS = (
 
 
 class History:
-    """The records of one process, a line of JSON each.
+    """The records of one process, each a line of JSON.
 
     Args:
-        path: of a new file.
-        who: fields that all records have.
+        path: path of a new file.
+        who: fields of all records.
     """
 
     def __init__(self, path: Path, **who: object) -> None:
@@ -42,7 +42,7 @@ class History:
     def reduce(
         self, state: ReductionState, generator: torch.Generator, name: str, first: int = 0, **where: int
     ) -> None:
-        """Reduce tensors of random numbers, all at once; their records have `where`, and numbers from `first` on."""
+        """Reduce random tensors concurrently. Their records have the fields `where`, and numbers from `first`."""
         sums = []
         for number, (dtype, op, numel) in enumerate(SUMS, first):
             tensor = (1000 * torch.randn(numel, generator=generator)).to(dtype)
@@ -56,7 +56,7 @@ class History:
 
 
 def merge(path: Path, parts: Iterable[Path], others: Iterable[Mapping[str, Any]]) -> None:
-    """Write the records of all processes, and some others, to one file in the order of time."""
+    """Write the records of all processes, and some others, to one file in chronological order."""
     records = list(others)
     for part in parts:
         # The last line of a process that was killed may be cut off.

@@ -1,8 +1,8 @@
-"""Contenders take turns on the same processes, A B C A B C ..., so that other load on the machine slows all of them.
+"""Paired measurements: contenders take turns on the same processes, A B C A B C ..., so other load slows all of them.
 
-The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks sleep
-until an agreed reading of the clock that they share, and begin the turn then. A turn ends when the
-last rank has its last result.
+The ratio of two contenders is the median over the ratios of neighbouring turns. All ranks sleep until an
+agreed time of their shared clock, and then begin the turn. A turn ends when the last rank has its last
+result.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from benchmarks.method.table import Quartiles, quartiles
 if TYPE_CHECKING:
     from benchmarks.lab.cluster import Cluster
 
-#: Seconds from the command to the agreed begin of a turn, so that every rank sleeps again before
-#: it.
+#: Seconds from the command to the agreed beginning of a turn, so that every rank is asleep before it.
 LEAD_S = 0.03
-#: Seconds after the last result in which CPU still counts, since acknowledgements and the release
-#: of buffers belong to the cost of a turn.
+#: Seconds after the last result in which CPU still counts, since acknowledgements and the release of
+#: buffers belong to the cost of a turn.
 SETTLE_S = 0.08
-#: Turns from which the 99th percentile follows.
+#: Minimum number of turns for a 99th percentile.
 TURNS_FOR_P99 = 100
 
 
@@ -45,7 +44,7 @@ class Sample:
 class Measurement:
     """The times, CPU and traffic of one contender in all its turns."""
 
-    #: Seconds per iteration of each turn, until the slowest rank was done.
+    #: Seconds per iteration of each turn, until the slowest rank had finished.
     turns: list[float] = field(default_factory=list)
     #: Seconds of each iteration on each rank.
     iterations: list[float] = field(default_factory=list)
@@ -89,20 +88,20 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How many turns to measure."""
+    """The number of turns to measure."""
 
-    #: Most turns of each contender that count.
+    #: Maximum number of counted turns per contender.
     rounds: int
     #: Seconds after which no further round begins, once there are `rounds_min`.
     budget_s: float = math.inf
     rounds_min: int = 3
-    #: Rounds before the others, in which memory, congestion windows and bucket layouts settle. They
-    #: are checked, but not counted.
+    #: Initial rounds in which memory, congestion windows and bucket layouts settle. They are checked but
+    #: not counted.
     warmup_rounds: int = 2
 
 
 def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
-    """Run the steps in a rank, from `start_at` on. On Linux perf_counter is the same clock in all cluster."""
+    """Run the steps in a rank from `start_at` on. On Linux, perf_counter is the same clock in the whole cluster."""
     cpu_s = time.process_time()
     time.sleep(max(0.0, start_at - time.perf_counter()))
     ends = [start_at]
@@ -115,7 +114,7 @@ def timed(steps: Sequence[Callable[[], object]], start_at: float) -> Sample:
 
 
 def turn(ranks: Ranks, contender: str) -> list[Sample]:
-    """Let a contender take one turn, which is checked; return what each rank has measured."""
+    """Let a contender take one checked turn, and return each rank's measurements."""
     ranks.call("prepare")
     samples: list[Sample] = ranks.call("run", contender, time.perf_counter() + LEAD_S)
     ranks.call("verify")
@@ -129,7 +128,7 @@ def compare(cluster: Cluster, contenders: Sequence[str], effort: Effort) -> dict
         cluster: its ranks have loaded a workload with `prepare()`, `run(contender, start_at) -> Sample` and
             `verify()`.
         contenders: names that `run` knows.
-        effort: how many turns.
+        effort: number of turns.
     """
     measured = {name: Measurement() for name in contenders}
     ranks = cluster.ranks

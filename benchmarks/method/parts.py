@@ -1,10 +1,10 @@
-"""Many benchmarks and tests as one command: each part is a process of its own, within its limit of time.
+"""Run many benchmarks and tests with one command, each part as a separate process with a time limit.
 
-What is known so far is in two files after each part, so an interrupted run keeps what it has:
+Two files are written after each part, so an interrupted run keeps its results:
 
-    NAME.json    the machine, and of each part: command, exit code, seconds, why another command ran or none, and the
+    NAME.json    the machine, and for each part: command, exit code, seconds, why another command or none ran, and the
                  JSON that it wrote
-    NAME.txt     what the parts printed
+    NAME.txt     the output of the parts
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 
 from benchmarks.lab import environment
 
-#: A part is not begun with less time left, in seconds.
+#: A part is not started with less time left than this, in seconds.
 LEAST_S = 5.0
-#: How long a part that takes too long may take to end its processes, in seconds.
+#: Time for a part that exceeded its limit to end its processes, in seconds.
 END_S = 10.0
 ROOT = Path(__file__).parents[2]
 
@@ -37,32 +37,32 @@ class Part:
     """A command for `python -m`."""
 
     name: str
-    #: `{out}` is a folder for the JSON files that are kept.
+    #: `{out}` stands for a folder for JSON files that are kept.
     command: str
     limit_s: float
-    #: What the machine must have.
+    #: Requirements on the machine.
     needs: frozenset[str] = frozenset()
-    #: Runs where something is missing; without it, nothing does.
+    #: Command that runs if a requirement is missing; None runs nothing.
     otherwise: str | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a part went."""
+    """The outcome of a part."""
 
-    #: None: it did not run.
+    #: None if nothing ran.
     command: str | None
-    #: None: it did not run, or not to its end.
+    #: None if nothing ran, or not to its end.
     exit_code: int | None = None
     seconds: float = 0.0
-    #: Why another command than planned ran, or none, or not to its end.
+    #: Why another command than planned, or none, ran, or why it did not run to its end.
     why: str | None = None
-    #: What the JSON files say, by their names.
+    #: Contents of the JSON files by name.
     results: dict[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """How it went, on one line."""
+        """The outcome on one line."""
         how = (
             "did not run"
             if self.command is None
@@ -72,28 +72,28 @@ class Outcome:
 
 
 class Parts:
-    """Runs parts one after the other.
+    """Runner of parts, one after the other.
 
     Args:
-        name: of both files.
-        folder: for them; made if it is not there.
-        limit_s: for all parts together.
+        name: name of both files.
+        folder: folder for the files, created if necessary.
+        limit_s: time limit for all parts together.
     """
 
     def __init__(self, name: str, folder: Path, limit_s: float = float("inf")) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._json, self._text = folder / f"{name}.json", folder / f"{name}.txt"
         self._end = time.monotonic() + limit_s
-        #: What the machine lacks, and the reason.
+        #: Requirements that the machine does not meet, with reasons.
         self.missing: dict[str, str] = {}
-        #: Variables of the parts that are not those of this process.
+        #: Additional environment variables of the parts.
         self.variables: dict[str, str] = {}
         self.outcomes: dict[str, Outcome] = {}
         self._environment = environment.describe()
         self._text.write_text(environment.summary(self._environment) + "\n")
 
     def run(self, part: Part) -> Outcome:
-        """Run a part, and write what is known then."""
+        """Run a part, and write the results so far."""
         lacks = [f"{need}: {self.missing[need]}" for need in sorted(part.needs) if need in self.missing]
         outcome = Outcome(part.otherwise if lacks else part.command, why="; ".join(lacks) or None)
         left_s = self._end - time.monotonic()
@@ -154,7 +154,7 @@ def _read(path: Path) -> Any:
 
 
 def chosen(parts: Sequence[Part], names: str | None, parser: argparse.ArgumentParser) -> list[Part]:
-    """Return the parts of a comma-separated option, or all; an unknown name is an error of the command line."""
+    """Return the parts of a comma-separated option, or all. An unknown name is a command-line error."""
     known = {part.name: part for part in parts}
     wanted = list(known) if names is None else names.split(",")
     if unknown := [name for name in wanted if name not in known]:

@@ -1,4 +1,4 @@
-"""How far a run is: every row is shown when it is there, with the time left, and none is lost if the run is ended."""
+"""Progress of a run: show every row as soon as it is known, with the time left, and keep rows if the run is ended."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from benchmarks.lab.cluster import Shape
 from benchmarks.lab.ending import ending_well
 
-#: The weight of a comparison whose bytes take no time on a link, such as on loopback; about a quarter of that of one
-#: whose bytes take a second.
+#: The weight of a comparison whose bytes take no time on a link, as on loopback. It is about a quarter of the weight
+#: if the bytes take a second.
 _LEAST_WEIGHT = 0.3
 
 
@@ -22,7 +22,7 @@ class Progress:
     """The parts of a run, one after the other.
 
     Args:
-        weights: how long each part takes, in any unit.
+        weights: duration of each part, in any unit.
         say: shows a line.
         clock: returns seconds.
     """
@@ -38,7 +38,7 @@ class Progress:
         self._began = clock()
 
     def done(self, *lines: str) -> None:
-        """Show the lines of the next part, which is measured now; nothing if it has none."""
+        """Show the lines of the part that has just been measured; nothing if it has none."""
         self._done += 1
         left = self._left()
         for line in lines:
@@ -53,13 +53,13 @@ class Progress:
 
 
 def weight(shape: Shape, size_bytes: int) -> float:
-    """Return how long a comparison takes beside others with as many turns: mostly what its bytes take on a link."""
+    """Return the relative duration of a comparison at equal turns, which is mostly its bytes' time on a link."""
     return _LEAST_WEIGHT + (0.0 if shape.link is None else size_bytes * 8e-6 / shape.link.rate_mbit)
 
 
 @contextmanager
 def kept(name: str, keep: Callable[[], None]) -> Iterator[None]:
-    """Call `keep` at the end of the body, also if that failed or was interrupted; then end as `ending_well` does."""
+    """Call `keep` at the end of the body, even if it failed or was interrupted, then end as `ending_well` does."""
     with ending_well(name):
         try:
             yield

@@ -1,4 +1,4 @@
-"""The report of a run: the table that is printed and the JSON file. README.md defines the columns.
+"""The report of a run: the printed table and the JSON file. README.md defines the columns.
 
 {"format": 2, "environment": {...}, "rows": [{
     "what": "all-reduce", "size_bytes": ..., "workers": n, "reducers": k, "processes": of each reducer,
@@ -34,7 +34,7 @@ from benchmarks.method.table import markdown, size_text, spread, without_empty_c
 
 LATEST = results.RESULTS / "latest.json"
 
-#: Version of the JSON; raised when a field changes its meaning.
+#: Version of the JSON, incremented when a field changes its meaning.
 FORMAT = 2
 
 
@@ -46,7 +46,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the table in Markdown, and how time grows with the number of workers."""
+        """Return the table in Markdown, and the growth of time with the number of workers."""
         ran = [(row, name, row.figures(name)) for row in self.rows for name in row.measured]
         cells = [[cell(*one) for cell in _COLUMNS.values()] for one in ran]
         table = markdown(*without_empty_columns(list(_COLUMNS), cells))
@@ -57,7 +57,7 @@ class Report:
         return [*table, "", *notes] if notes else table
 
     def show(self, path: Path | None, table: Callable[[list[Row]], list[str]] | None = None) -> None:
-        """Print the table of the rows that are there, or another one of them, and write them if there is a path."""
+        """Print the table of the rows so far, or the given one, and write the rows if there is a path."""
         if not self.rows:
             return
         if path is not None:
@@ -72,8 +72,8 @@ class Report:
 def growth(rows: Sequence[Row]) -> list[str]:
     """Return how the time of an all-reduce grows from 2 workers to more on the same links, with as many reducers.
 
-    That of a ring grows as 2(n-1)/n, and that of reducers should not grow. Unlike in all other ratios, the two times
-    come from different processes at different moments: on a busy machine look at both rows.
+    A ring's time grows as 2(n-1)/n, and the reducers' time should not grow. Unlike in all other ratios, the two times
+    come from different processes at different moments, so look at both rows on a busy machine.
     """
 
     pairs: dict[tuple[object, ...], Row] = {}
@@ -95,7 +95,7 @@ def growth(rows: Sequence[Row]) -> list[str]:
 
 
 def gpu_notes(row: Row) -> list[str]:
-    """Return the notes of a row on GPUs: which NCCL was used, and which times say nothing about the network."""
+    """Return the notes of a row on GPUs: the NCCL in use, and times that say nothing about the network."""
     case = f"{row.what}, n={row.shape.workers}, {row.place}"
     notes = [] if row.nccl is None else [f"{case}: {row.nccl.summary()}"]
     for name, unshaped_s in row.unshaped_s.items():
@@ -108,7 +108,7 @@ def gpu_notes(row: Row) -> list[str]:
     return notes
 
 
-#: What the table has of a contender of a row: of the row, its name, and its figures.
+#: Columns of the table, as functions of a row, the contender's name, and its figures.
 _COLUMNS: dict[str, Callable[[Row, str, dict[str, Any]], str]] = {
     "load": lambda row, _, figures: row.what,
     "size": lambda row, _, figures: size_text(row.size_bytes),

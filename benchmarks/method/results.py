@@ -1,4 +1,4 @@
-"""The JSON file that a tool writes: what was run, where, and the rows of its table as numbers."""
+"""The JSON file of a tool: the command, the machine, and the rows of its table as numbers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.lab import environment
 
-#: Where tools write what they are not told to write elsewhere; git ignores it.
+#: Default folder for results; git ignores it.
 RESULTS = Path(__file__).parents[1] / "results"
-#: Version of the file; raised when a field changes its meaning.
+#: Version of the file, incremented when a field changes its meaning.
 FORMAT = 1
 
 
@@ -22,7 +22,7 @@ def write(
     described: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> None:
-    """Write the results of a tool, and more fields; docs/measured.py makes tables of the rows."""
+    """Write the results of a tool, and more fields. docs/measured.py makes tables from the rows."""
     document = {
         "format": FORMAT,
         "environment": described or environment.describe(),

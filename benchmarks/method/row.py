@@ -1,4 +1,4 @@
-"""One comparison of contenders, and the quantities that follow from it. README.md defines the columns."""
+"""One comparison of contenders, and the derived quantities. README.md defines the columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.method.paired import Measurement
 from benchmarks.method.table import Quartiles, size_text, value_text
 from reducer.resources.host_limits import default_processes
 
-#: Ranks that share a GPU take turns on it. Their time on shaped links says something about the
-#: links only if they are this many times as fast without them.
+#: Ranks that share a GPU take turns on it. Their time on shaped links only says something about the
+#: links if they are this many times as fast on unshaped ones.
 CLEARLY_FASTER = 2.0
 
 
@@ -22,13 +22,13 @@ CLEARLY_FASTER = 2.0
 class Row:
     """The measurements of one comparison, by contender: names of OURS, "ring" and "noop"."""
 
-    #: Of the processes, with the goodput of its links if that was measured.
+    #: Shape of the processes, with the goodput of its links if that was measured.
     shape: Shape
     what: str
     size_bytes: int
     iterations: int
     measured: dict[str, Measurement]
-    #: Seconds per iteration of the median turn on links that are not shaped, by contender.
+    #: Seconds per iteration of the median turn on unshaped links, by contender.
     unshaped_s: Mapping[str, float] = field(default_factory=dict)
     #: The contents of NCCL's log; None without GPUs.
     nccl: NcclLog | None = None
@@ -40,11 +40,11 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Where it was measured."""
+        """The place of the measurement."""
         return "loopback" if self.shape.link is None else self.shape.link.name
 
     def label(self, name: str) -> str:
-        """Return the name of a contender for people."""
+        """Return the display name of a contender."""
         return self.ring if name == "ring" else name
 
     def quartiles(self, name: str) -> Quartiles | None:
@@ -55,7 +55,7 @@ class Row:
         return self.measured[name].times_as_fast_as(ring)
 
     def times_as_fast_unshaped(self, name: str) -> float | None:
-        """Return time / time on links that are not shaped, or None if the latter was not measured."""
+        """Return time / time on unshaped links, or None if the latter was not measured."""
         unshaped_s = self.unshaped_s.get(name)
         return None if unshaped_s is None else self.measured[name].turn_s / unshaped_s
 
@@ -70,7 +70,7 @@ class Row:
         return reasons
 
     def line(self) -> str:
-        """Return the row as text, for somebody who waits for the next one."""
+        """Return the row as text for progress output."""
         hosts = f"n={self.shape.workers} k={self.shape.reducers}"
         case = f"{self.what}, {size_text(self.size_bytes)}, {hosts}, {self.place}"
         return f"{case}: {', '.join(map(self._brief, self.measured))}"
@@ -82,7 +82,7 @@ class Row:
         return f"{self.label(name)} {turn_ms} ms{ratio}"
 
     def json(self) -> dict[str, Any]:
-        """Return the row as in the file."""
+        """Return the row in the form of the file."""
         return {
             "what": self.what,
             "size_bytes": self.size_bytes,
@@ -98,11 +98,11 @@ class Row:
         }
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Return the quantities of a contender as in the file."""
+        """Return the quantities of a contender in the form of the file."""
         measurement, quartiles, link = self.measured[name], self.quartiles(name), self.shape.link
         names = ("low_quartile", "median", "high_quartile")
         algbw_gb_s = self.size_bytes / measurement.turn_s / 1e9
-        # Reducers send each byte once each way, so the goodput of one TCP stream is the bound.
+        # Reducers send each byte once in each direction, so the goodput of one TCP stream is the bound.
         goodput_mbit = None if link is None or name == "noop" else link.goodput_mbit
         gb = self.size_bytes * self.iterations * len(measurement.turns) / 1e9
         return {
@@ -120,7 +120,7 @@ class Row:
         }
 
     def _wire(self, measurement: Measurement, nbytes: float) -> dict[str, float]:
-        """Return the bytes of one process on its link, by those of its tensors, and the losses of all links."""
+        """Return the bytes of one process on its link relative to its tensors, and the losses of all links."""
         traffic = measurement.traffic
         per_worker, per_reducer = self.shape.workers * nbytes, max(self.shape.reducers, 1) * nbytes
         return {

@@ -1,9 +1,9 @@
-"""Slices of long runs: the parent sets how many steps come next, so all ranks agree when to stop."""
+"""Slices of long runs. The parent sets the number of steps of each slice, so all ranks agree when to stop."""
 
 from __future__ import annotations
 
-#: A slice has at most this many times the steps of the previous one, so that the slice after a fast
-#: one is not endless.
+#: A slice has at most this many times the steps of the previous one, so that a slice after a fast one is
+#: not too long.
 LONGER_MAX = 2.0
 
 

@@ -1,4 +1,4 @@
-"""Tables as text, in Markdown, and the numbers in them."""
+"""Markdown tables, and the numbers in them."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Tail(NamedTuple):
 
 
 def tail(seconds: Sequence[float]) -> Tail:
-    """Return median, 95th percentile and maximum, each a value that was seen (nearest rank)."""
+    """Return median, 95th percentile and maximum, each an observed value (nearest rank)."""
     ordered = sorted(seconds)
     return Tail(*(ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95, 1.0)))
 
 
 def without_empty_columns(head: Sequence[str], rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows without the columns that are empty in every row."""
+    """Return head and rows without columns that are empty in every row."""
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
 def markdown(head: Sequence[str], rows: Rows) -> list[str]:
-    """Return the lines of a table; the first column is aligned left, the others right."""
+    """Return the lines of a table, with the first column aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     rule = ["-" * widths[0] + "-", *("-" * width + ":" for width in widths[1:])]
     return [_line(head, widths), "|" + "|".join(f"-{cell}" for cell in rule) + "|"] + [
@@ -57,7 +57,7 @@ def markdown(head: Sequence[str], rows: Rows) -> list[str]:
 
 
 def spread(value: Sequence[float] | None, digits: str = ".2f") -> str:
-    """Return median and quartiles; nothing if they are not known."""
+    """Return median and quartiles, or an empty string if they are not known."""
     if value is None:
         return ""
     low, median, high = value
@@ -73,7 +73,7 @@ def size_text(count: float) -> str:
 
 
 def value_text(value: float) -> str:
-    """Return a number with three digits, or with all digits before the point."""
+    """Return a number with three digits, or all digits before the point if there are more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

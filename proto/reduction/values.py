@@ -1,4 +1,7 @@
-"""Convert dataclasses to and from JSON: of numbers, strings, bytes, dataclasses, and lists, tuples or dicts of these."""
+"""Convert dataclasses to and from JSON.
+
+Fields may be numbers, strings, bytes, dataclasses, and lists, tuples and dicts of these.
+"""
 
 from __future__ import annotations
 

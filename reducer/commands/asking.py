@@ -1,4 +1,4 @@
-"""What the commands that ask running reducers share: their addresses, and how errors are shown."""
+"""Code shared by commands that query running reducers: addresses, and errors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from reduction.errors import ConfigError, ReducerUnavailable
 
 from reducer.config import DEFAULT_HOST, complete_address
 
-#: Exit code when an address that was given did not answer, or refused the call.
+#: Exit code when a given address did not answer, or refused the call.
 EXIT_NO_ANSWER = 4
 
 
 def named(given: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the strings that name reducers, and who says so: the command line, REDUCTION_REDUCERS, the platform.
+    """Return the strings that name reducers, and their source: the command line, REDUCTION_REDUCERS, the platform.
 
     Args:
-        given: the ADDRESSes of the command line, which may hold several with commas between them.
+        given: the ADDRESSes of the command line, each of which may be a comma-separated list.
 
     Raises:
-        ConfigError: a string is wrong, or a platform's document.
+        ConfigError: a string or a platform's document is malformed.
     """
     from reduction.discovery.platforms.automatic import named_by_platform
     from reduction.discovery.schemes import check_texts, split
@@ -47,10 +47,10 @@ def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
 
     Args:
         given: the ADDRESSes of the command line.
-        timeout_s: how long a DNS name with too few addresses is waited for.
+        timeout_s: how long to wait for a DNS name with too few addresses.
 
     Raises:
-        ConfigError: a string is not an address, or a platform says something malformed.
+        ConfigError: a string is not an address, or a platform's document is malformed.
         ReducerUnavailable: a DNS name has too few addresses.
     """
     from reduction.discovery.resolve import resolve
@@ -61,7 +61,7 @@ def addresses_of(given: Sequence[str], timeout_s: float) -> tuple[str, ...]:
 
 @contextmanager
 def errors_for_users() -> Iterator[None]:
-    """Turn errors of settings and addresses into a message and an exit code."""
+    """Convert errors of settings and addresses to a message and an exit code."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""`reducer doctor` says whether reducers can be used from here, how fast, and what to mend first."""
+"""`reducer doctor` reports whether reducers can be used from here, how fast, and what to fix first."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def doctor(
 
     Exit codes: 0 all is good; 1 it works, but something makes it slow; 2 it does not work.
     """
-    # What imports gRPC, numpy or rich is imported where it is needed: the doctor of all ranks runs this command
-    # once for each rank, and once more to judge.
+    # Modules that import gRPC, numpy or rich are imported where they are needed, because the doctor of all ranks
+    # runs this command once per rank, and once more to judge.
     from reducer.doctor.facts import from_json
     from reducer.doctor.findings import first, verdict
     from reducer.doctor.judge import judge
@@ -106,7 +106,7 @@ def doctor(
             measured = from_json(document.get("facts", document))
             _check_ranks(measured)
         else:
-            # gRPC would report failed handshakes on stderr, and our client closed data ports, beside the findings.
+            # Otherwise gRPC would report failed handshakes on stderr, and our client closed data ports.
             os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
             logging.getLogger("reduction.client").setLevel(logging.ERROR)
             import uvloop

@@ -1,4 +1,4 @@
-"""`reducer drain` lets reducers drain, and waits until they have ended."""
+"""`reducer drain` asks reducers to drain, and waits until they have ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_use
 from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
-#: How long a call may take, in seconds.
+#: Timeout of a call, in seconds.
 ANSWER_S = 5.0
 #: Exit code when a reducer has not ended in time.
 EXIT_NOT_ENDED = 5

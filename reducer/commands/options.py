@@ -1,4 +1,4 @@
-"""The options that several commands share, and a class for renamed options."""
+"""Options shared by several commands, and a class for renamed options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 class RenamedOption(click.Option):
-    """An option with former names, which still work. Its help shows only its first name."""
+    """An option whose former names still work. Its help shows only its first name."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the option and its help as `click.Parameter` does, without the former names."""
@@ -35,12 +35,12 @@ class RenamedOption(click.Option):
 
 
 def asking_security_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name certificates and tokens to a command that asks reducers, as a worker does."""
+    """Add the options for certificates and tokens to a command that queries reducers, as a worker does."""
     return _security_options(command, WORKERS_TLS_VARIABLES, TOKEN_FILE_VARIABLE)
 
 
 def security_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name certificates and tokens to a command."""
+    """Add the options for certificates and tokens to a command."""
     return _security_options(command, (None,) * len(TLS_OPTIONS), None)
 
 
@@ -65,12 +65,12 @@ def _security_options(
 
 
 def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return what adds the options that describe a training's step to a command.
+    """Return a decorator that adds the options describing a training step to a command.
 
     They are `parameters`, `parameter_bytes`, `compute` and `bucket`.
 
     Args:
-        is_required: whether `--parameters` must be given. Otherwise it is None where nothing is to be predicted.
+        is_required: whether `--parameters` must be given. Otherwise it is None if nothing should be predicted.
     """
     what_for = "" if is_required else " Predict its step as `plan` does."
 
@@ -113,7 +113,7 @@ def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Calla
 
 
 def price_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `prices_of` reads to a command: `worker_price`, `reducer_price` and `steps`."""
+    """Add the options for `prices_of` to a command: `worker_price`, `reducer_price` and `steps`."""
     options = (
         click.option(
             "--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour."
@@ -137,10 +137,10 @@ def price_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def prices_of(worker_price: float | None, reducer_price: float | None, steps: int | None) -> Prices | None:
-    """Return what machines cost, None if the user does not say it.
+    """Return the prices of machines, or None if they are not given.
 
     Raises:
-        click.UsageError: only some of it is known.
+        click.UsageError: only some of them are given.
     """
     from reducer.planner.advice import Prices
 
@@ -157,10 +157,10 @@ def prices_of(worker_price: float | None, reducer_price: float | None, steps: in
 
 
 def count(text: str) -> float:
-    """Return the number of a string such as 25600000, 25.6M or 7B. It is the type of an option.
+    """Return the number of a string such as 25600000, 25.6M or 7B. Used as the type of an option.
 
     Raises:
-        click.BadParameter: the string is no such number.
+        click.BadParameter: the string is not such a number.
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None or not float(match[1]):

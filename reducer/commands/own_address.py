@@ -1,4 +1,4 @@
-"""Which address `reducer serve` takes: an option's, else the platform's, else one of the loopback address."""
+"""Address of `reducer serve`: from the option, else from the platform, else on the loopback address."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reducer.resources.ports import PortRange
 
 @dataclass(frozen=True, slots=True)
 class OwnAddress:
-    """HOST:PORT, and what says it."""
+    """HOST:PORT and its source."""
 
     bind: str
-    #: Such as "CLUSTER_SPEC"; None if it is an option's or the default one.
+    #: Source of the address, such as "CLUSTER_SPEC"; None for an option or the default.
     platform: str | None = None
-    #: Position among the reducers, and their number; None if no platform says it.
+    #: Position among the reducers, and their number; None without a platform.
     position: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -34,13 +34,13 @@ def own_address(given: str | None, port_range: PortRange | None, environ: Mappin
     """Return the address to serve.
 
     Args:
-        given: the value of --bind, None without it.
-        port_range: its first port is taken unless --bind names another.
-        environ: is looked at only without --bind.
+        given: the value of --bind, or None.
+        port_range: its first port is used unless --bind names another.
+        environ: only used without --bind.
 
     Raises:
-        ConfigError: --bind is malformed, a platform says something malformed, or that this host is no
-            reducer.
+        ConfigError: --bind or a platform's data is malformed, or this host is not a reducer according to
+            the platform.
     """
     if given is not None:
         bind = complete_address(given)

@@ -1,4 +1,4 @@
-"""`reducer plan` says what reducers would gain, and whether they are worth their price."""
+"""`reducer plan` predicts the gain of reducers, and whether they are worth their price."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ REDUCERS_MAX = 10_000
 
 
 def counts(text: str) -> list[int]:
-    """Return the numbers of a string such as 0,4,8. It is the type of an option.
+    """Return the numbers of a string such as 0,4,8. Used as the type of an option.
 
     Raises:
-        click.BadParameter: the string is no such list.
+        click.BadParameter: the string is not such a list.
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) <= REDUCERS_MAX for part in parts):

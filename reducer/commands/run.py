@@ -1,4 +1,4 @@
-"""`reducer run` runs a training with reducers, without a line of code: on one machine, or on all hosts of a cluster."""
+"""`reducer run` runs a training with reducers on one machine or a whole cluster, without code changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reducer.config import TOKEN_FILE_VARIABLE
 from reducer.launch import on_this_host, role, serving, world
 from reducer.launch.waiting_for_reducers import wait_for_reducers
 
-#: More processes on one host only take turns on its cores.
+#: More processes on one host would only take turns on its cores.
 REDUCERS_MAX = 64
 #: How long workers wait for the reducers of a cluster, in seconds.
 WAIT_FOR_REDUCERS_S = 600.0
@@ -132,7 +132,7 @@ def run(
     no job came. Signals are passed on, and the exit code is the command's, as in a shell: 127 if there is no such
     command, 128 + n if signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
     """
-    if command[0].startswith("-"):  # words that are no option of ours are taken for the command
+    if command[0].startswith("-"):  # click takes words that are not our options as the command
         known = [name for parameter in context.command.params for name in parameter.opts]
         raise click.NoSuchOption(command[0], possibilities=get_close_matches(command[0], known), ctx=context)
     wish = None if no_auto else auto
@@ -165,7 +165,7 @@ def run(
 
 
 def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> int:
-    """Run the command with reducers on this host; return its exit code."""
+    """Run the command with reducers on this host, and return its exit code."""
     named = os.environ.get(REDUCERS_VARIABLE)
     if named and reducers:
         _say(
@@ -191,10 +191,10 @@ def _on_this_host(reducers: int, auto: str | None, command: tuple[str, ...]) -> 
 def _as_worker(
     cluster: Cluster, auto: str | None, master_port: int, wait_s: float, command: tuple[str, ...]
 ) -> int:
-    """Run the command as one node of the training, once the reducers are there; return its exit code.
+    """Run the command as one node of the training once the reducers are ready, and return its exit code.
 
     Raises:
-        ReducerUnavailable: they did not come.
+        ReducerUnavailable: the reducers did not become ready.
     """
     if cluster.reducers:
         wait_for_reducers(cluster.reducers, wait_s, _say)
@@ -209,14 +209,14 @@ def _as_worker(
 def _closing_line(
     addresses: Sequence[str], auto: str | None, token: str | None, environment: Mapping[str, str], code: int
 ) -> str:
-    # gRPC, which takes its time to load, is needed from here on, and would report failed handshakes on stderr.
+    # Only from here on gRPC is needed, which is slow to load. It would report failed handshakes on stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from reducer.launch import closing
 
     try:
         access = closing.workers_access(environment) if token is None else closing.own_access(token)
         return closing.closing_line(addresses, access, auto, code)
-    except ConfigError as error:  # the exit code stays the command's
+    except ConfigError as error:  # the exit code is still the command's
         return f"its reducers cannot be asked what they have done: {error}"
 
 

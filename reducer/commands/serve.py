@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 EXIT_BIND = 3
 #: Exit code when no job came in time.
 EXIT_NO_JOB = 5
-#: Fields of ReducerConfig that have a unit in their name, by the options without.
+#: Fields of ReducerConfig with a unit in their name, by the option without it.
 _FIELDS = {
     "memory_limit": "memory_limit_bytes",
     "link": "link_mbit",
@@ -56,7 +56,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
-#: Parsers of options whose fields are not strings. Their errors say which option it is, and what is wrong with it.
+#: Parsers of options whose fields are not strings. Their errors name the option and the problem.
 _READ: dict[str, Callable[[str], Any]] = {
     "port_range": PortRange.of,
     "page_hosts": _names,
@@ -254,9 +254,9 @@ def _log_as(level: str, form: str) -> None:
 
 
 def _serve(config: ReducerConfig) -> None:
-    """Serve in this process; what that needs is imported by none that only supervises."""
+    """Serve in this process. The imports are here because a supervisor must not load them."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # this process never forks
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it has a line for every TLS handshake that fails
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC would log every failed TLS handshake
     from reducer.resources.heap import use_few_arenas
 
     use_few_arenas()

@@ -1,4 +1,4 @@
-"""Where the options of `reducer serve` come from: the command line, variables, a file, and defaults, in this order."""
+"""Sources of the options of `reducer serve`: the command line, variables, a file, and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reduction.process.launch import SETTINGS_PREFIX
 from reduction.process.variables import nearest, unknown
 from reduction.text import printable
 
-#: Variables that Kubernetes sets in every container beside a Service that is called "reducer".
+#: Variables that Kubernetes sets in every container of a namespace with a Service named "reducer".
 _OF_KUBERNETES = ("REDUCER_SERVICE_", "REDUCER_PORT")
-#: Beginning of the variables that are options of `reducer run`.
+#: Prefix of the variables that are options of `reducer run`.
 RUN_PREFIX = f"{SETTINGS_PREFIX}RUN_"
-#: Options that are no settings: a file cannot name a file, or ask for a check.
+#: Options that are not settings, because a file cannot name a file or request a check.
 _NO_SETTINGS = ("config", "check")
-#: Where a context keeps the path of the file.
+#: Key under which a context keeps the path of the file.
 _PATH = "reducer.config"
 
 
@@ -30,10 +30,10 @@ def variable(option: str) -> str:
 
 
 def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Have a TOML file's values count where neither the command line nor a variable has one.
+    """Use a TOML file's values where neither the command line nor a variable has one.
 
     Raises:
-        click.BadParameter: it cannot be read, is not TOML, or names an option that there is not.
+        click.BadParameter: the file cannot be read, is not TOML, or names an unknown option.
     """
     if path is None:
         return
@@ -61,11 +61,11 @@ def read_file(context: click.Context, _: click.Parameter, path: Path | None) -> 
 
 
 def as_file(context: click.Context, found: Mapping[str, tuple[object, str]]) -> Iterator[str]:
-    """Yield the lines of a file for --config that has all settings, with a comment where each is from.
+    """Yield the lines of a file for --config with all settings, each with a comment on its source.
 
     Args:
-        context: of the command.
-        found: by option, what counts where nobody has set it, and where that is from.
+        context: context of the command.
+        found: effective values of unset options, and their sources, by option.
     """
     for option, name in _options(context.command):
         if option in _NO_SETTINGS:
@@ -82,7 +82,7 @@ def as_file(context: click.Context, found: Mapping[str, tuple[object, str]]) -> 
 
 
 def unknown_variables(command: click.Command) -> Iterator[str]:
-    """Yield a warning of each variable that looks like an option and is none."""
+    """Yield a warning about each variable that looks like an option but is not."""
     known = {variable(option) for option, _ in _options(command)}
     for name, text in unknown(SETTINGS_PREFIX, known, os.environ):
         if not name.startswith((*_OF_KUBERNETES, RUN_PREFIX)):
@@ -90,7 +90,7 @@ def unknown_variables(command: click.Command) -> Iterator[str]:
 
 
 def from_elsewhere(context: click.Context) -> str:
-    """Return a string that names the options that are not from the command line; empty if all are."""
+    """Return a text that names the options that are not from the command line; empty if all are."""
     found = [
         source for option, name in _options(context.command) if (source := _source(context, option, name))
     ]
@@ -98,13 +98,13 @@ def from_elsewhere(context: click.Context) -> str:
 
 
 class SettingsCommand(click.Command):
-    """A command whose errors say where a value is from if it is not from the command line."""
+    """A command whose errors name the source of a value that is not from the command line."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Read all options as `click.Command` does.
 
         Raises:
-            click.UsageError: a value is of the wrong type.
+            click.UsageError: a value has the wrong type.
         """
         try:
             rest = super().parse_args(context, args)
@@ -120,10 +120,10 @@ class SettingsCommand(click.Command):
 
 
 def _refuse_empty_files(command: click.Command, context: click.Context) -> None:
-    """Refuse an empty variable of a file where it would count as not set: there would be no TLS, or no tokens.
+    """Refuse an empty variable of a file, which would count as unset and so disable TLS or tokens.
 
     Raises:
-        click.BadParameter: there is one.
+        click.BadParameter: there is such a variable.
     """
     for parameter in command.params:
         if isinstance(parameter.type, click.Path) and parameter.type.file_okay and parameter.name is not None:
@@ -134,7 +134,7 @@ def _refuse_empty_files(command: click.Command, context: click.Context) -> None:
 
 
 def _source(context: click.Context, option: str, name: str) -> str:
-    """Return where an option's value is from; empty if from the command line, or a default."""
+    """Return the source of an option's value; empty for the command line or a default."""
     match context.get_parameter_source(name):
         case ParameterSource.ENVIRONMENT:
             return variable(option)

@@ -1,4 +1,4 @@
-"""`reducer status` shows what reducers serve."""
+"""`reducer status` shows the status and the jobs of reducers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_use
 from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
-#: How often `status --watch` asks again if no seconds are given.
+#: Default interval of `status --watch`, in seconds.
 WATCH_S = 2.0
 
 
@@ -86,7 +86,7 @@ def status(
 
 
 def watch_seconds(given: str | None, addresses: tuple[str, ...]) -> tuple[float | None, tuple[str, ...]]:
-    """Return the seconds of --watch, and the addresses: `--watch HOST:PORT` names an address.
+    """Return the seconds of --watch, and the addresses, since `--watch HOST:PORT` names an address.
 
     Raises:
         ConfigError: the seconds are not positive.

@@ -1,4 +1,4 @@
-"""`reducer top` shows what reducers do, as it happens."""
+"""`reducer top` shows the activity of reducers live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reducer.commands.asking import EXIT_NO_ANSWER, addresses_of, errors_for_use
 from reducer.commands.options import asking_security_options
 from reducer.config import TLS_OPTIONS
 
-#: Seconds between two looks if none are given.
+#: Default interval between two looks, in seconds.
 INTERVAL_S = 1.0
 
 
@@ -54,7 +54,7 @@ def top(
     A reducer that does not answer stays on the screen and is asked again. With --once the exit code
     is then 4, as that of `reducer status`.
     """
-    # gRPC would write of failed connections into the screen.
+    # gRPC would report failed connections on the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from reduction.security.tls import tls_files
 

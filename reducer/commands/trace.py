@@ -1,4 +1,4 @@
-"""`reducer trace` says where the time of collectives went, and writes a file for Perfetto."""
+"""`reducer trace` shows where the time of collectives went, and writes a file for Perfetto."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def _write(option: str, path: Path, text: str) -> None:
 
 
 def _newest(paths: tuple[Path, ...]) -> dict[str, list[Record]]:
-    """Return the newest record of each rank, by rank, for each job.
+    """Return the newest record of each rank, in rank order, for each job.
 
     Raises:
-        ConfigError: a file is not a record, or there is none.
+        ConfigError: a file is not a record, or there is no file.
     """
     files = [file for path in paths for file in (path.glob("*-rank*.json") if path.is_dir() else (path,))]
     if not files:
@@ -138,7 +138,7 @@ def _reducers(paths: tuple[Path, ...]) -> list[ReducerRecord]:
     """Return the records of reducers.
 
     Raises:
-        ConfigError: a file is none.
+        ConfigError: a file is not a record.
     """
     found = []
     for file in sorted(file for path in paths if path.is_dir() for file in path.glob("*-reducer-*.json")):

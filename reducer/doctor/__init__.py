@@ -1,1 +1,1 @@
-"""Whether reducers can be used from here, how fast, and what to mend first."""
+"""Diagnosis of reducers: whether they can be used from here, how fast, and what to fix first."""

@@ -1,4 +1,4 @@
-"""What the measured rates say: which link, reducer or pair is slow, and where packets are lost. Pure."""
+"""Find slow links, reducers and pairs, and packet losses from the measured rates. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from reducer.doctor.facts import Facts, Rate
 from reducer.doctor.findings import Finding, Level, best_by, mbit, name_of, short_of_cores, sums_by_reducer
 
-#: A link, a reducer or a pair is slow if it has less than this part of the usual rate.
+#: A link, a reducer or a pair is slow below this fraction of the usual rate.
 SLOW_PART = 0.8
-#: The same for all together, where ranks and reducers also wait for each other and share cores.
+#: The threshold for all together, where ranks and reducers also wait for each other and share cores.
 TOGETHER_PART = 0.6
-#: More of the bytes than this is lost only where a queue is too short or a cable is bad. TCP itself fills
-#: queues until they lose something: four workers at one reducer lost 1.1 to 2.1 % on average in a queue of 20 ms,
-#: and single ones up to 6 % within half a second.
+#: A larger fraction is lost only if a queue is too short or a cable is bad. TCP itself fills queues until they drop
+#: packets: four workers at one reducer lost 1.1 to 2.1 % on average in a queue of 20 ms, and single ones up to 6 %
+#: within half a second.
 RESENT_PART = 0.03
 
 
 def bandwidth(facts: Facts) -> Iterator[Finding]:
-    """Yield what is wrong with the rates."""
+    """Yield the findings about the rates."""
     names = {worker.rank: name_of(worker, facts) for worker in facts.workers}
     of_worker = best_by(facts.alone, "rank")
     of_reducer = best_by(facts.alone, "reducer")
     short = short_of_cores(facts)
-    #: Pairs on one host, between which there is no link.
+    #: Pairs on one host, without a link in between.
     near = {
         (worker.rank, found.given) for worker in facts.workers for found in worker.reducers if found.is_near
     }
@@ -33,7 +33,7 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
     for rank, rate, most in _slower(of_worker):
         slow.add(rank)
         is_near = all(pair in near for pair in ((rank, reducer) for reducer in of_reducer))
-        # Where all hosts lack cores alike, that does not explain how their links differ.
+        # If all hosts lack cores, that does not explain differences between their links.
         blamed = {rank} & short if is_near or not set(of_worker) <= short else ()
         than = "while other workers' links carry"
         yield _slow_link(f"the link of {names[rank]}", rate, most, than, blamed, is_near=is_near)
@@ -91,10 +91,10 @@ def _all_together(
 
 
 def _losses(facts: Facts, names: dict[int, str]) -> Iterator[Finding]:
-    """Yield who loses packets.
+    """Yield findings about packet losses.
 
-    Of incast only means count, those of a rank over all reducers and those of a reducer over all other ranks: in half
-    a second one of many workers may lose much to the others by chance.
+    For incast only means count: a rank's over all reducers, and a reducer's over all other ranks. In half a second one
+    of many workers may lose a lot to the others by chance.
     """
     of_incast = [
         Rate(rank=rank, reducer="", bytes_per_s=0.0, resent=_resent(facts.incast, rank=rank))
@@ -115,7 +115,7 @@ def _losses(facts: Facts, names: dict[int, str]) -> Iterator[Finding]:
 
 
 def _resent(rates: Iterable[Rate], **which: Any) -> float:
-    """Return the mean of the parts that were sent again, of the rates with these fields."""
+    """Return the mean retransmitted fraction of the rates with these fields."""
     return statistics.fmean(
         rate.resent for rate in rates if all(getattr(rate, name) == value for name, value in which.items())
     )
@@ -135,7 +135,7 @@ def _lossy(where: str, resent: float) -> Finding:
 def _slow_link(
     where: str, rate: float, most: float, than: str, blamed: Collection[int], *, is_near: bool
 ) -> Finding:
-    """Return the finding; `blamed` ranks lack cores, and `is_near` says that both ends are on one host."""
+    """Return the finding. `blamed` ranks lack cores, and with `is_near` both ends are on one host."""
     return Finding(
         Level.SLOW,
         "bandwidth",
@@ -150,13 +150,13 @@ def _slow_link(
 
 
 def usual(rates: Iterable[float]) -> float:
-    """Return the usual one of some rates: the median of the upper half, of two the better one."""
+    """Return the usual rate, which is the median of the upper half, or the better one of two."""
     ascending = sorted(rates)
     return statistics.median(ascending[len(ascending) // 2 :])
 
 
 def _slower(best: dict[Any, float]) -> Iterator[tuple[Any, float, float]]:
-    """Yield the keys whose rate is lower than is usual, with that rate and the usual one."""
+    """Yield the keys whose rate is unusually low, with that rate and the usual one."""
     if len(best) > 1:
         most = usual(best.values())
         for key, rate in best.items():

@@ -1,4 +1,4 @@
-"""All that one host can find out by itself, in one go."""
+"""All measurements that one host can make alone, in one call."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from reducer.doctor.reach import Visit, look_at
 async def examine(
     texts: Sequence[str], source: str, visit: Visit, *, with_rates: bool = True, anyway: bool = False
 ) -> Facts:
-    """Return what this host finds out about the reducers that these strings name. It blocks the loop at times.
+    """Return this host's facts about the reducers named by these strings. Blocks the loop at times.
 
-    All of it is on one loop: gRPC may still have events for one that has ended, and would report that as an error.
+    All of it runs on one loop, because gRPC may still have events for an ended loop, and would report them as errors.
 
     Args:
-        texts: in any form of discovery.
-        source: who named them.
-        visit: how they are visited.
+        texts: strings in any form of discovery.
+        source: source of the strings.
+        visit: how to visit the reducers.
         with_rates: whether to measure bandwidth.
-        anyway: whether to do that although they serve jobs.
+        anyway: whether to measure bandwidth although the reducers serve jobs.
 
     Raises:
-        ConfigError: a platform's document is wrong, or a certificate cannot be used.
+        ConfigError: a platform's document is malformed, or a certificate cannot be used.
         ReducerUnavailable: a DNS name has too few addresses.
     """
     probe = HostProbe()

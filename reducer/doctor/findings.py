@@ -1,4 +1,4 @@
-"""Findings: what they are, which one counts most, and how they name hosts and rates. Pure."""
+"""Findings: their types and order, and names of hosts and rates. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from reducer.doctor.facts import Facts, Host, Rate, Worker
 
-#: The part of the scheduler's periods that a quota may take.
+#: Fraction of the scheduler's periods that a quota may take.
 THROTTLED_PART = 0.05
-#: The part of all cores that other programs may use.
+#: Fraction of all cores that other programs may use.
 BUSY_PART = 0.75
 
 
 class Level(enum.IntEnum):
-    """How bad a finding is. The numbers are the exit codes of the command; a NOTE counts as good."""
+    """Severity of a finding. The numbers are the exit codes of the command; a NOTE counts as good."""
 
     NOTE = 0
     SLOW = 1
@@ -25,27 +25,27 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know or to mend."""
+    """Something to know or to fix."""
 
     level: Level
-    #: addresses, reach, path, bandwidth, cpu or limits.
+    #: One of addresses, reach, path, bandwidth, cpu or limits.
     check: str
-    #: A host, a reducer or a pair of them; empty if it is about none of them.
+    #: A host, a reducer or a pair of them; empty if it concerns none of them.
     where: str
-    #: A clause that can stand after the place and a colon.
+    #: A clause that can follow the place and a colon.
     what: str
-    #: What to do about it.
+    #: The advised action.
     fix: str
-    #: The part of the speed that it costs, 0 to 1.
+    #: Fraction of the speed that it costs, 0 to 1.
     cost: float = 0.0
-    #: For a lack of cores, the ranks that lack them; for other findings, those whose lack of cores may be the cause.
+    #: For a lack of cores, the ranks that lack them; for other findings, ranks whose lack of cores may be the cause.
     ranks: tuple[int, ...] = ()
-    #: The sentences of what this finding may be the cause of.
+    #: The sentences of findings that this one may have caused.
     explains: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """Where, and what was seen."""
+        """The place and the observation."""
         return f"{self.where}: {self.what}" if self.where else self.what
 
 
@@ -55,18 +55,18 @@ def verdict(findings: Iterable[Finding]) -> Level:
 
 
 def first(findings: Iterable[Finding]) -> Finding | None:
-    """Return what to mend first: of the worst ones that which costs most. None if there is nothing but notes."""
+    """Return the finding to fix first, the most expensive of the worst level; None if there are only notes."""
     worst = max(findings, key=lambda finding: (finding.level, finding.cost), default=None)
     return worst if worst is not None and worst.level is not Level.NOTE else None
 
 
 def is_throttled(host: Host) -> bool:
-    """Whether a quota takes cores from the host's processes."""
+    """Return whether a quota takes cores from the host's processes."""
     return host.throttled > THROTTLED_PART or host.cores < 1
 
 
 def is_busy(host: Host) -> bool:
-    """Whether other programs take cores from the host's processes."""
+    """Return whether other programs take cores from the host's processes."""
     return host.busy_cores > BUSY_PART * host.affinity
 
 
@@ -76,7 +76,7 @@ def short_of_cores(facts: Facts) -> set[int]:
 
 
 def name_of(worker: Worker, facts: Facts) -> str:
-    """Return what a worker is called."""
+    """Return the name of a worker."""
     return worker.host.name if len(facts.workers) == 1 else f"rank {worker.rank} ({worker.host.name})"
 
 
@@ -90,7 +90,7 @@ def best_by(rates: Iterable[Rate], field: str) -> dict[Any, float]:
 
 
 def sums_by_reducer(rates: Iterable[Rate]) -> dict[str, float]:
-    """Return what each reducer takes in from all ranks together."""
+    """Return the rate at which each reducer receives from all ranks together."""
     sums: dict[str, float] = {}
     for rate in rates:
         sums[rate.reducer] = sums.get(rate.reducer, 0.0) + rate.bytes_per_s

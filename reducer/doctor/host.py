@@ -1,4 +1,4 @@
-"""What this host gives its processes: cores, the speed of sums, limits of the kernel."""
+"""Resources of this host for its processes: cores, the speed of sums, kernel limits."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from reduction.model import DType, ReduceOp
 from reducer.doctor.facts import Host
 from reducer.resources.host_limits import Periods, cores, cpu_periods, memory
 
-#: How long other load of the host is watched, in seconds.
+#: How long the host's other load is observed, in seconds.
 WATCH_S = 0.5
-#: CPU seconds that the sums of a wire dtype are timed for.
+#: CPU seconds for which the sums of a wire dtype are timed.
 SUMS_S = 0.05
-#: Bytes of a chunk, as the layout counts them.
+#: Bytes of a chunk as the layout counts them.
 CHUNK_BYTES = 256 << 10
 WIRES = {"float32": DType.FLOAT32, "bf16": DType.BFLOAT16, "int8": DType.INT8_BLOCK}
 
 
 class HostProbe:
-    """Looks at this host before and after a measurement.
+    """Probe of this host before and after a measurement.
 
     Args:
-        root: of the file system with /proc and /sys.
+        root: root of the file system with /proc and /sys.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -41,7 +41,7 @@ class HostProbe:
         self._sums = {name: sum_rate(dtype) for name, dtype in WIRES.items()}
 
     def host(self) -> Host:
-        """Return what was seen since this was made."""
+        """Return the host's facts, observed since construction."""
         affinity = len(os.sched_getaffinity(0))
         return Host(
             name=socket.gethostname(),
@@ -62,7 +62,7 @@ class HostProbe:
 
 
 def sum_rate(dtype: DType) -> float:
-    """Return the bytes of contributions per second that one core adds, in CPU time of this thread."""
+    """Return the bytes of contributions that one core adds per second of this thread's CPU time."""
     codec = CODECS[dtype]
     contribution = memoryview(bytearray(dtype.format.push_sizes(CHUNK_BYTES)[0]))
     accumulator = np.zeros(codec.elements(CHUNK_BYTES), codec.accumulation)
@@ -74,7 +74,7 @@ def sum_rate(dtype: DType) -> float:
 
 
 def cpu_seconds(call: Callable[[], None]) -> float:
-    """Return the CPU seconds that one call takes."""
+    """Return the CPU seconds of one call."""
     call()
     began, count = time.thread_time(), 0
     while (taken := time.thread_time() - began) < SUMS_S:
@@ -84,13 +84,13 @@ def cpu_seconds(call: Callable[[], None]) -> float:
 
 
 def is_optimized() -> bool:
-    """Whether this Python was built with optimisations by a profile."""
+    """Return whether this Python was built with profile-guided optimisation."""
     options = f"{sysconfig.get_config_var('CONFIG_ARGS')} {sysconfig.get_config_var('PY_CORE_CFLAGS')}"
     return "--enable-optimizations" in options or "-fprofile-use" in options
 
 
 def _busy_cores(root: Path) -> float:
-    """Return how many cores are busy; the doctor itself does nothing meanwhile."""
+    """Return how many cores are busy while the doctor itself is idle."""
     before = _busy_ticks(root)
     time.sleep(WATCH_S)
     return max(0.0, (_busy_ticks(root) - before) / os.sysconf("SC_CLK_TCK") / WATCH_S)
@@ -103,13 +103,13 @@ def _busy_ticks(root: Path) -> int:
 
 
 def _part(before: Periods, after: Periods) -> float:
-    """Return the part of the periods that were throttled."""
+    """Return the fraction of periods that were throttled."""
     periods = after.all - before.all
     return (after.throttled - before.throttled) / periods if periods > 0 else 0.0
 
 
 def _last(path: Path) -> int:
-    """Return the last number of a file, 0 if there is none."""
+    """Return the last number of a file, or 0 if there is none."""
     words = _text(path).split()
     return int(words[-1]) if words and words[-1].isdecimal() else 0
 

@@ -1,9 +1,9 @@
-"""What is wrong, from what was measured: pure, without any probe.
+"""Derive findings from the measurements. Pure functions without any probe.
 
-Every finding names where it is, what was seen and what to do. BROKEN: it does not work. SLOW: it works,
-but this costs time. NOTE: it costs nothing now. Causes come before what they may have caused: what a lack
-of cores may explain is named there, and is not a finding of its own. `first` is the one to mend before all
-others: what is broken before what is slow, and of the slow ones the one that costs the largest part of the
+Every finding names a place, an observation and an action. BROKEN means that it does not work, SLOW that
+it works but costs time, and NOTE that it costs nothing now. Causes come before their possible effects:
+effects that a lack of cores may explain are listed in that finding, and are not separate findings. `first`
+is the finding to fix before all others: broken before slow, and within a level the one that costs the most
 speed.
 """
 
@@ -25,22 +25,22 @@ from reducer.doctor.findings import (
     short_of_cores,
 )
 
-#: Seconds of answers beyond which a path is called long, and how much longer the slowest of them may take.
+#: Answer time in seconds above which a path is called long, and how much longer the slowest answers may take.
 ANSWER_S, ANSWER_P99_S = 0.05, 0.1
 #: Clocks further apart than this make the logs of several hosts hard to compare. Sums do not use clocks.
 CLOCK_S = 0.5
-#: Packets smaller than those of Ethernet cost CPU.
+#: Packets smaller than Ethernet's cost CPU.
 MSS_LEAST = 1200
-#: Memory that a reducer needs for a job with all its credit, by rank: contribution and result.
+#: Memory per rank that a reducer needs for a job with full credit: contribution and result.
 MEMORY_PER_RANK = 2 * (4 << 20)
-#: How many places a finding names that is the same in several.
+#: Maximum number of places that a merged finding names.
 PLACES_MAX = 4
-#: Descriptors beside two for each reducer process.
+#: Descriptors in addition to two per reducer process.
 DESCRIPTORS = 64
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return all findings: what is broken, what is slow, notes; among these a lack of cores first, then by cost."""
+    """Return all findings in the order broken, slow, notes; within a level a lack of cores first, then by cost."""
     found = [
         *_addresses(facts),
         *_reach(facts),
@@ -54,7 +54,7 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def _folded(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings; those that a lack of cores may explain are named there instead."""
+    """Yield the findings, with those that a lack of cores may explain folded into it."""
     causes = {rank: finding for finding in found if finding.check == "cpu" for rank in finding.ranks}
     explained: dict[Finding, list[Finding]] = defaultdict(list)
     for finding in found:
@@ -68,7 +68,7 @@ def _folded(found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings; those that say the same of several places are one."""
+    """Yield the findings, with identical ones of several places merged into one."""
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in found:
         key = finding.level, finding.check, finding.what, finding.fix, bool(finding.ranks)
@@ -149,7 +149,7 @@ def _reach_one(reducer: Reducer, where: str, facts: Facts) -> Iterator[Finding]:
 
 
 def _cure(trouble: str) -> str:
-    """Return what to do about a reducer that cannot be used."""
+    """Return the action for a reducer that cannot be used."""
     for part, cure in (
         ("expired", "renew the certificate"),
         ("not valid before", "set the clock, or renew the certificate"),
@@ -241,7 +241,7 @@ def _cpu(facts: Facts) -> Iterator[Finding]:
                 Level.SLOW,
                 "cpu",
                 where,
-                # Whole cores, so that hosts that are alike are one finding.
+                # Whole cores, so that findings of similar hosts are merged.
                 f"other programs keep {min(host.busy_cores, host.affinity):.0f} of {host.affinity} cores busy",
                 "find out which programs keep the cores busy, and measure again when they are done",
                 0.05,

@@ -1,4 +1,4 @@
-"""The planner's input from what was measured: a training step over these very links. Pure."""
+"""The planner's input from the measurements: a training step over these links. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reducer.planner.formulas import OVERHEAD, Step, Training, measured_step, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the user says of the training."""
+    """The user's description of the training."""
 
     workers: int
     gradient_bytes: float
@@ -24,22 +24,22 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Steps over the links that were measured."""
+    """Steps over the measured links."""
 
     training: Training
-    #: With the reducers that are there, by the rate of all to all; None if that was not measured by all workers.
+    #: A step with the present reducers at the all-to-all rate; None if not all workers measured that.
     now: Step | None
     advice: Advice
-    #: What the steps of `now` cost; None without prices, or without `now`.
+    #: Cost of the steps of `now`; None without prices, or without `now`.
     now_cost: float | None
-    #: Seconds that the slowest worker's link costs each step, against the usual one.
+    #: Seconds that the slowest worker's link costs each step, compared with the usual link.
     slowest_costs_s: float
     #: The price of that time for `Prices.steps` steps; None without prices.
     slowest_cost: float | None
 
 
 def forecast(facts: Facts, model: Model) -> Forecast | None:
-    """Return what the planner makes of the measured rates; None if none were measured."""
+    """Return the planner's forecast for the measured rates; None if none were measured."""
     of_worker = best_by([*facts.alone, *facts.together], "rank")
     if not of_worker or not min(of_worker.values()):
         return None
@@ -80,7 +80,7 @@ def _training(facts: Facts, model: Model, worker_rate: float, reducers: int) -> 
 
 
 def _reducer_rate(facts: Facts) -> float:
-    """Return what the slowest reducer takes in: from all workers at once, or from one if more was not measured."""
+    """Return the slowest reducer's receive rate from all workers together, or from one if only that was measured."""
     alone = best_by(facts.alone, "reducer")
     if facts.incast:
         return min(sums_by_reducer(facts.incast).values())
@@ -88,5 +88,5 @@ def _reducer_rate(facts: Facts) -> float:
 
 
 def _mbit(bytes_per_s: float) -> float:
-    """Return the rate of a link, in Mbit/s, that carries this many bytes of payload per second."""
+    """Return the rate in Mbit/s of a link that carries this many bytes of payload per second."""
     return bytes_per_s * 8 / 1e6 * OVERHEAD

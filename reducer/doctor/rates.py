@@ -1,4 +1,4 @@
-"""How many bytes per second go between this host and reducers, each alone and all at once."""
+"""Measure the rates between this host and reducers, each alone and all together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from reducer.doctor.facts import Rate, Reducer
 from reducer.doctor.reach import Visit
 
-#: Seconds for all reducers alone, one after the other; the least and the most for one of them.
+#: Total seconds for all reducers one after the other, and the minimum and maximum for each.
 ALONE_S, ALONE_LEAST_S, ALONE_MOST_S = 10.0, 0.4, 2.0
-#: Seconds for all at once.
+#: Seconds for all together.
 TOGETHER_S = 3.0
 
 
 async def measure(reducers: Sequence[Reducer], visit: Visit) -> tuple[list[Rate], list[Rate]]:
-    """Return the rates with each reducer that was given, its siblings included, and with all at once.
+    """Return the rates with each given reducer, including its siblings, and with all together.
 
     Raises:
         ReductionError: a reducer stopped answering.

@@ -1,4 +1,4 @@
-"""Whether reducer processes can be reached and used from here, and by which way."""
+"""Check whether reducer processes can be reached and used from here, and over which path."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from reducer.doctor.facts import Path, Reducer
 from reducer.doctor.session import Session
 from reducer.observe.status import LOOKS_AT_A_TIME, NoAnswer, StatusAccess, fetch
 
-#: How long a port may take to accept a connection.
+#: Timeout for a port to accept a connection, in seconds.
 CONNECT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """How reducers are visited."""
+    """Parameters for visiting reducers."""
 
     access: StatusAccess
     job: str
@@ -42,7 +42,7 @@ class Visit:
 
 
 async def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
-    """Look at the processes at these addresses, and then at their siblings. The loop must have nothing else to do.
+    """Look at the processes at these addresses, and then at their siblings. The loop must be otherwise idle.
 
     Raises:
         ConfigError: a certificate cannot be used.
@@ -61,7 +61,7 @@ async def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
     slots = asyncio.Semaphore(LOOKS_AT_A_TIME)
 
     async def tried(reducer: Reducer) -> Reducer:
-        """Return it with what a session shows, unless it has trouble already."""
+        """Return the reducer with the facts of a session, unless it already has trouble."""
         if reducer.trouble:
             return reducer
         try:
@@ -76,7 +76,7 @@ async def look_at(addresses: Sequence[str], visit: Visit) -> list[Reducer]:
 
 
 def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
-    """Return what there is at an address, and the ports of its siblings."""
+    """Return the reducer at an address, and the ports of its siblings."""
     seen = Reducer(address=address, given=address)
     if trouble := _connect(address):
         return replace(seen, trouble=trouble), ()
@@ -97,12 +97,12 @@ def _look(address: str, visit: Visit) -> tuple[Reducer, tuple[int, ...]]:
 
 
 def _is_ours(job: str, group: str, visit: Visit) -> bool:
-    """Whether a job is a doctor's, of this run or of another host's look at the same time."""
+    """Return whether a job belongs to a doctor of this run, on this or another host."""
     return job == visit.job and group.startswith("doctor ")
 
 
 def _connect(address: str) -> str:
-    """Return why the control port does not accept a connection; empty if it does."""
+    """Return why the control port does not accept connections; empty if it does."""
     host, port = split_address(address)
     try:
         socket.create_connection((host, port), CONNECT_S).close()
@@ -142,12 +142,12 @@ async def _path(one: Session) -> Path:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the interface that has an IPv4 address; empty if it is not found."""
+    """Return the name of the interface with an IPv4 address; empty if not found."""
     return next((name for _, name in socket.if_nameindex() if address_of_interface(name) == address), "")
 
 
 def link_speed(interface: str, root: FilePath = FilePath("/")) -> int:
-    """Return the Mbit/s that a network card has negotiated; 0 if it does not say, or is a virtual one."""
+    """Return the Mbit/s that a network card has negotiated; 0 if it reports none or is virtual."""
     folder = root / "sys/class/net" / interface
     with contextlib.suppress(OSError, ValueError):
         if interface and (folder / "device").exists():

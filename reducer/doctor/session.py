@@ -1,8 +1,7 @@
-"""One rank of a job of its own at one reducer process, over the real data plane: how long an empty sum takes, and how
-many bytes per second come back as sums.
+"""Measure latency and bandwidth of one reducer process over the real data plane, as the only rank of a separate job.
 
 The reducer treats it as any job: it joins, moves to the data port if that answers, and pushes chunks
-whose sums come back. There is nobody else in the job, so a sum is what was pushed.
+whose sums come back. There is no other rank in the job, so a sum is what was pushed.
 """
 
 from __future__ import annotations
@@ -42,40 +41,40 @@ T = TypeVar("T")
 
 #: Bytes of a message, and chunks of one collective.
 CHUNK_BYTES, CHUNKS = 64 << 10, 64
-#: Bytes under way, as the reducer grants them at most to a job on a short path.
+#: Maximum bytes in flight, which a reducer usually grants to a job on a short path.
 WINDOW_MAX = limits.CREDIT_BYTES_USUAL
-#: So long a chunk may be under way beyond its least time before fewer bytes are pushed ahead. It is the
-#: latency that workers aim at; more would only fill queues, and lose packets of others.
+#: A chunk may be in flight this much longer than the minimum before the window shrinks, in seconds. This is
+#: the target latency of workers. More would only fill queues, and cause losses for others.
 LATENCY_S = 0.016
-#: The part of a measurement that does not count.
+#: Fraction of a measurement, at its beginning, that does not count.
 BEGINNING = 0.2
 #: Empty pushes whose answers are timed.
 PINGS = 50
-#: How long leaving may take, in seconds.
+#: Timeout for leaving, in seconds.
 LEAVE_S = 0.5
 
 
 class Connection(NamedTuple):
-    """What the kernel knows of the data connection; nothing on gRPC."""
+    """The kernel's state of the data connection; empty on gRPC."""
 
     #: Our own address.
     source: str = ""
-    #: Bytes of a packet; 0 if the kernel does not tell.
+    #: Bytes of a packet; 0 if the kernel does not report it.
     mss: int = 0
     path: PathState = PathState()
 
 
 class Session:
-    """A stream that measures, once it is entered, and the stream's `ResultSink`. At its exit it leaves the job.
+    """A measuring stream and its `ResultSink`. It joins the job on entry and leaves it on exit.
 
     Args:
-        address: of the reducer process, HOST:PORT.
-        access: what is shown to it.
+        address: HOST:PORT of the reducer process.
+        access: credentials for the reducer.
         job: name of the job.
-        timeout_s: how long any single answer may take.
+        timeout_s: timeout for any single answer.
 
     Raises:
-        ReductionError: it did not answer, or refused us; the message says why.
+        ReductionError: the reducer did not answer, or refused us; the message has the reason.
     """
 
     def __init__(self, address: str, access: Access, job: str, timeout_s: float) -> None:
@@ -83,9 +82,9 @@ class Session:
         self.is_near = False
         self._job = job
         self._timeout_s = timeout_s
-        #: Collectives whose results are here.
+        #: Number of collectives with results.
         self._seq = 0
-        #: Bytes that may be under way.
+        #: Bytes that may be in flight.
         self._credit = 0
         self._inbox: asyncio.Queue[ReducerFrame | ReductionError] = asyncio.Queue()
         self._endpoint = TcpEndpoint(address, is_required=False, access=access)
@@ -109,7 +108,7 @@ class Session:
 
     async def _join(self) -> None:
         instance, nonce = os.urandom(limits.ID_BYTES), os.urandom(limits.ID_BYTES)
-        # Several hosts look at one reducer at the same time; the group makes each a job of its own.
+        # Several hosts may examine one reducer at the same time. The group makes each a separate job.
         group = f"doctor {nonce.hex()[:12]}"
         host = socket.gethostname()[: limits.HOST_BYTES_MAX]
         self._stream.send(Join(self._job, instance, 0, 1, nonce, host, 0, WINDOW_MAX, group=group))
@@ -152,9 +151,9 @@ class Session:
         return taken
 
     async def pump(self, seconds: float) -> float:
-        """Push for this many seconds, as fast as sums come back; return bytes per second.
+        """Push for this many seconds as fast as sums come back, and return bytes per second.
 
-        The beginning, in which TCP finds the rate, does not count.
+        The beginning does not count, because TCP finds its rate there.
 
         Raises:
             ReductionError: the stream ended.
@@ -195,7 +194,7 @@ class Session:
         """Return the next frame of this kind.
 
         Raises:
-            ReductionError: there was none in time, or the reducer said why there will be none.
+            ReductionError: there was none in time, or the reducer ended the stream.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -212,7 +211,7 @@ class Session:
     # ---- as `ResultSink` ----
 
     def destination(self, epoch: int, seq: int, chunk: int, nbytes: int) -> None:
-        """See `ResultSink.destination`: anywhere."""
+        """See `ResultSink.destination`. The transport may choose the memory."""
 
     def on_frame(self, frame: ReducerFrame) -> None:
         """See `Sink.on_frame`."""

@@ -25,7 +25,7 @@ _VERDICTS = {
 
 
 def print_report(facts: Facts, findings: Sequence[Finding], forecast: Forecast | None) -> None:
-    """Print what was measured, what is wrong, the planner's table if there is one, and what to mend first."""
+    """Print the measurements, the findings, the planner's table if there is one, and what to fix first."""
     for line in summary(facts):
         click.echo(line)
     for finding in findings:
@@ -43,7 +43,7 @@ def print_report(facts: Facts, findings: Sequence[Finding], forecast: Forecast |
 
 
 def summary(facts: Facts) -> Iterator[str]:
-    """Yield a line, or two, for each check."""
+    """Yield one or two lines for each check."""
     [lowest, *_] = facts.workers
     given = {reducer.given for worker in facts.workers for reducer in worker.reducers}
     processes = {reducer.address for worker in facts.workers for reducer in worker.reducers}
@@ -57,7 +57,7 @@ def summary(facts: Facts) -> Iterator[str]:
     )
     planes = sorted(
         {
-            # With TLS nothing leaves a process that is not encrypted.
+            # With TLS all data that leaves a process is encrypted, so no memory is shared.
             "shared memory" if reducer.is_near and reducer.plane == "tcp" else reducer.plane
             for worker in facts.workers
             for reducer in worker.reducers
@@ -73,7 +73,7 @@ def summary(facts: Facts) -> Iterator[str]:
 
 
 def described(finding: Finding) -> list[str]:
-    """Return the lines of a finding: where and what, below it what to do, and what it may explain."""
+    """Return the lines of a finding: place and observation, then the action, and the findings that it may explain."""
     lines = _wrapped(f"{_NAMES[finding.level]:<7}{finding.check}: {finding.sentence}")
     lines += _wrapped(f"       -> {finding.fix}")
     if finding.explains:
@@ -84,7 +84,7 @@ def described(finding: Finding) -> list[str]:
 
 
 def last_words(findings: Sequence[Finding], forecast: Forecast | None) -> list[str]:
-    """Return the verdict, and what to mend first."""
+    """Return the verdict, and what to fix first."""
     worst = first(findings)
     lines = [_VERDICTS[verdict(findings)]]
     if worst is not None:
@@ -107,7 +107,7 @@ def _measured_now(forecast: Forecast) -> list[str]:
 
 
 def _price(beginning: str, cost: float | None, forecast: Forecast) -> str:
-    """Return the end of a sentence that names a price, nothing without prices."""
+    """Return the end of a sentence with a price; empty without prices."""
     prices = forecast.advice.prices
     return "" if prices is None or cost is None else f"{beginning} {cost:.2f} for {prices.steps} steps"
 
@@ -164,7 +164,7 @@ def _resent(rates: Sequence[Rate]) -> str:
 
 
 def _span(rates: Iterable[float]) -> str:
-    """Return the least and the most of some rates, or one if they are alike."""
+    """Return the minimum and maximum of some rates, or one rate if they are similar."""
     values = list(rates)
     low, high = min(values), max(values)
     return mbit(high) if low > 0.95 * high else f"{mbit(low)} to {mbit(high)}"

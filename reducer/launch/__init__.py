@@ -1,1 +1,1 @@
-"""`reducer run`: starts what a training needs beside itself, runs it, and ends with it."""
+"""`reducer run`: start the reducers that a training needs, run the training, and end with it."""

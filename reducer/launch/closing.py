@@ -1,4 +1,4 @@
-"""What `reducer run` says when its command has ended: what its reducers have done, or that no job came to them."""
+"""The closing line of `reducer run`: a summary of its reducers' jobs, or why there was no job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reducer.config import TOKEN_FILE_VARIABLE, WORKERS_TLS_VARIABLES
 from reducer.observe import ended
 from reducer.observe.status import StatusAccess, look
 
-#: By this many seconds a reducer has answered, and seen that the ranks have ended.
+#: Timeout for a reducer to answer, and to notice that the ranks have ended, in seconds.
 _ANSWER_S = 2.0
 _PAUSE_S = 0.05
-#: Why no job may have come, by what --auto was.
+#: Possible reasons why no job came, by the value of --auto.
 _WHY = {
     None: "with --no-auto the script itself has to use them",
     "ddp": "a warning above says why if the script had a process group; with --auto group all of its all-reduces go "
@@ -25,12 +25,12 @@ _WHY = {
 
 
 def own_access(token: str) -> StatusAccess:
-    """Return what reducers that we have started ourselves want to see."""
+    """Return the credentials for reducers that we have started ourselves."""
     return StatusAccess(tokens=TokenTable({ANY: token}))
 
 
 def workers_access(environ: Mapping[str, str]) -> StatusAccess:
-    """Return what the ranks of this host show to reducers.
+    """Return the credentials that the ranks of this host use.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -40,12 +40,12 @@ def workers_access(environ: Mapping[str, str]) -> StatusAccess:
 
 
 def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | None, code: int) -> str:
-    """Return the line, after a moment for jobs whose ranks have just ended.
+    """Return the line, after a short wait for jobs whose ranks have just ended.
 
     Args:
-        addresses: of reducers that served no other command.
-        access: what they want to see.
-        auto: what the command was to send there by itself; None for nothing.
+        addresses: addresses of reducers that served no other command.
+        access: credentials for the reducers.
+        auto: the value of --auto; None for --no-auto.
         code: the command's exit code.
     """
     deadline = time.monotonic() + _ANSWER_S

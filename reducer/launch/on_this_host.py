@@ -1,4 +1,4 @@
-"""Runs a command with reducers on this host that live as long as it does."""
+"""Run a command with reducers on this host that live as long as the command."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from reduction.process.kept_reducer import LOOPBACK, KeptReducer
 
 from reducer.config import TOKEN_FILE_VARIABLE
 
-#: Exit codes of shells: the command could not be run, there is none, and what is added to the number
+#: Exit codes of shells: the command cannot be run, it was not found, and the offset added to the number
 #: of a signal that ended it.
 CANNOT_RUN, NOT_FOUND, BY_SIGNAL = 126, 127, 128
-#: Signals that are meant for the command.
+#: Signals that are passed on to the command.
 _PASSED_ON = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -33,8 +33,8 @@ _PASSED_ON = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-#: `si_code` of a signal that the kernel has made (sigaction(2)): such as of Ctrl-C, which reaches the command
-#: from the terminal, as it reaches us.
+#: `si_code` of a signal from the kernel (sigaction(2)), such as Ctrl-C, which the command also receives from
+#: the terminal.
 _SI_KERNEL = 0x80
 #: prctl(2).
 _PR_SET_PDEATHSIG = 1
@@ -42,12 +42,12 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def running_reducers(count: int) -> Iterator[list[KeptReducer]]:
-    """Start reducers on free ports of the loopback address, with one token; stop them at the end.
+    """Start reducers on free ports of the loopback address with one token, and stop them at the end.
 
     They also stop when this process is killed.
 
     Raises:
-        ReducerUnavailable: one does not serve; its own message is on stderr.
+        ReducerUnavailable: a reducer failed to start; its own message is on stderr.
     """
     token = secrets.token_urlsafe(32)
     reducers: list[KeptReducer] = []
@@ -66,10 +66,10 @@ def running_reducers(count: int) -> Iterator[list[KeptReducer]]:
 
 @contextmanager
 def variables_of(reducers: Sequence[KeptReducer]) -> Iterator[dict[str, str]]:
-    """Yield the variables by which a command finds these reducers and their token, in a file of its owner's only.
+    """Yield the variables by which a command finds these reducers and their token, which is in a private file.
 
     Raises:
-        ConfigError: there is no place for that file.
+        ConfigError: the file cannot be created.
     """
     if not reducers:
         yield {}
@@ -86,17 +86,15 @@ def variables_of(reducers: Sequence[KeptReducer]) -> Iterator[dict[str, str]]:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], reducers: Sequence[KeptReducer] = ()) -> int:
-    """Run a command to its end; keep reducers alive meanwhile. Return its exit code, as shells do.
+    """Run a command to its end while keeping reducers alive, and return its exit code as shells do.
 
     Signals to this process are passed on to the command. If this process is killed, the command gets SIGTERM.
     """
-    # They are waited for, not handled: only so the kernel tells who has sent one. Those that this process
-    # was told to ignore, as by nohup, are ignored by the command too.
+    # Signals are waited for instead of handled, because only then the kernel tells their origin. The command
+    # also ignores signals that this process was told to ignore, as by nohup.
     waited = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}
     waited.add(signal.SIGCHLD)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # if it was ignored, nobody would learn of the command's end
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the command's end would go unnoticed
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         begin = partial(_begin, ctypes.CDLL(None), os.getpid(), before)
@@ -119,9 +117,9 @@ def run(command: Sequence[str], environment: Mapping[str, str], reducers: Sequen
 
 
 def _begin(libc: ctypes.CDLL, parent: int, mask: set[int | signal.Signals]) -> None:
-    """Prepare the command's process, which has no other thread yet: it ends with its parent, and hears signals."""
+    """Prepare the command's single-threaded process to end with its parent, and to receive signals."""
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -129,7 +127,7 @@ def _begin(libc: ctypes.CDLL, parent: int, mask: set[int | signal.Signals]) -> N
 def settings_for(
     variables: Mapping[str, str], auto: str | None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment of a training with these variables; what else the user has set stays."""
+    """Return the user's environment with these variables added for a training."""
     environment = {**environ, **variables}
     if auto is not None:
         environment.setdefault("REDUCTION_AUTO", auto)

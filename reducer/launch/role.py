@@ -1,10 +1,10 @@
-"""What this host does in a cluster: the platform says it, or lists of hosts on the command line.
+"""The role of this host in a cluster, from the platform or from lists of hosts on the command line.
 
-The first of these that says something counts:
+The first of these sources that is present counts:
 
     --cluster TEXT             a string such as slurm:1:50051, which names reducers and knows the workers
     --hosts, --reducer-hosts   lists of hosts
-    REDUCTION_REDUCERS         if it is one text of a platform; addresses alone give nobody a role
+    REDUCTION_REDUCERS         if it is one text of a platform; addresses alone assign no roles
     the platform               Vertex AI's CLUSTER_SPEC, SageMaker's resourceconfig.json
 """
 
@@ -23,13 +23,13 @@ from reduction.errors import ConfigError
 
 from reducer.binding import is_local
 
-#: Schemes that name reducers, and know nothing of workers.
+#: Schemes that name reducers but do not know the workers.
 _WITHOUT_ROLES = ("file", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the command line says of the cluster; None where it says nothing."""
+    """The cluster settings of the command line, with None for missing ones."""
 
     cluster: str | None = None
     hosts: str | None = None
@@ -40,10 +40,10 @@ class Request:
 
 
 def find(request: Request, environ: Mapping[str, str]) -> Cluster | None:
-    """Return the cluster with this host's role in it; None if nothing says that there is one.
+    """Return the cluster with this host's role in it, or None if no source describes one.
 
     Raises:
-        ConfigError: the sources are malformed or contradict each other, or this host has no role.
+        ConfigError: the sources are malformed or contradictory, or this host has no role.
     """
     cluster = _find(request, environ)
     if cluster is None:
@@ -91,11 +91,11 @@ def _of_text(source: str, text: str, environ: Mapping[str, str]) -> Cluster:
 
 
 def is_own(host: str, given: str | None) -> bool:
-    """Whether a host of a list is this one.
+    """Return whether a host of a list is this one.
 
     Args:
         host: a name or an address.
-        given: the name that the user gives this host; None to compare names and addresses.
+        given: the user's name for this host; None to compare names and addresses.
     """
     if given is not None:
         return host == given
@@ -107,6 +107,6 @@ def is_own(host: str, given: str | None) -> bool:
 
 
 def _short(host: str) -> str:
-    """Return the first part of a host's name; of an IP address all of it."""
+    """Return the first part of a host's name, or all of an IP address."""
     first = host.partition(".")[0]
     return host if first.isdecimal() or ":" in host else first

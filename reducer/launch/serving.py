@@ -11,8 +11,8 @@ from typing import NoReturn
 from reduction.discovery.cluster import Cluster
 from reduction.process.launch import SETTINGS_PREFIX, reducer_command
 
-#: How long a reducer stays after its last job, so that a training that is started again meets it, and how
-#: long it waits for its first one; in seconds.
+#: How long a reducer stays after its last job, so that a restarted training finds it, and how long it waits
+#: for its first job, in seconds.
 EXIT_AFTER_JOB_S = 30.0
 WAIT_FOR_JOB_S = 1800.0
 
@@ -22,13 +22,13 @@ def serve_options(
 ) -> list[str]:
     """Return the options of `reducer serve` on this host.
 
-    Where there is a variable for an option of `serve`, it counts; only what the user gives `reducer run`
-    counts more.
+    Variables for options of `serve` take effect; only options that the user gives to `reducer run` override
+    them.
 
     Args:
-        cluster: in which this host has a reducer.
+        cluster: the cluster in which this host has a reducer.
         given: values of `exit-after-job` and `wait-for-job`; None for the default.
-        insecure: whether to trust everybody on the network.
+        insecure: whether to trust everyone on the network.
         environ: the environment.
     """
     assert cluster.bind is not None
@@ -42,7 +42,7 @@ def serve_options(
 
 
 def become_reducer(options: Sequence[str]) -> NoReturn:
-    """Replace this process by `reducer serve`: signals reach it, and its exit code is ours."""
+    """Replace this process by `reducer serve`, so that it receives our signals and its exit code is ours."""
     command, environment = reducer_command(Path(__file__).parents[2], with_settings=True)
     sys.stderr.flush()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Waits until the reducers of a cluster can be reached, and says for which of them."""
+"""Wait until the reducers of a cluster can be reached, and report the missing ones."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 from reduction.errors import ReducerUnavailable
 
-#: Reducers that are missing are dialled again after this many seconds.
+#: Missing reducers are dialled again after this many seconds.
 PAUSE_S = 0.5
-#: One dial may take this many seconds.
+#: Timeout of one dial, in seconds.
 DIAL_S = 3.0
-#: As many are dialled at once; each dial takes a descriptor, of which a process may have 1024.
+#: Maximum simultaneous dials. Each takes a descriptor, and a process may have only 1024.
 DIALS_MAX = 200
-#: As long as nothing changes, a line is said this often, in seconds.
+#: Interval of progress lines while nothing changes, in seconds.
 SAY_S = 15.0
-#: As many missing reducers are named in a line.
+#: Maximum number of missing reducers named in a line.
 NAMED_MAX = 4
 
 
@@ -26,12 +26,12 @@ def wait_for_reducers(addresses: Sequence[str], timeout_s: float, say: Callable[
     """Return when a reducer listens at each address. A name is looked up again at each dial.
 
     Args:
-        addresses: HOST:PORT of each.
-        timeout_s: how long it may take, in seconds.
-        say: gets a line at the beginning, at each change, and from time to time.
+        addresses: HOST:PORT of each reducer.
+        timeout_s: timeout for all, in seconds.
+        say: called with a line at the beginning, at each change, and from time to time.
 
     Raises:
-        ReducerUnavailable: it has taken too long; the message names the missing and why.
+        ReducerUnavailable: the timeout has passed; the message names the missing reducers and the reasons.
     """
     asyncio.run(_wait(addresses, timeout_s, say))
 
@@ -59,7 +59,7 @@ async def _wait(addresses: Sequence[str], timeout_s: float, say: Callable[[str],
 
 
 async def _dial(address: str, turns: asyncio.Semaphore) -> str:
-    """Return why nobody could be reached there; empty if somebody listens."""
+    """Return why the address could not be reached; empty if a process listens there."""
     host, _, port = address.rpartition(":")
     try:
         async with turns, asyncio.timeout(DIAL_S):

@@ -1,9 +1,9 @@
-"""The environment of a training on one of several hosts, and what its command must not say otherwise.
+"""The environment of a training on one of several hosts, and a check that its command does not contradict it.
 
-torchrun reads PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT where its command line has
-no such option. `init_process_group` in a script without torchrun reads MASTER_ADDR, MASTER_PORT, RANK and
-WORLD_SIZE, and Lightning NODE_RANK. A platform's own values may count the reducers as ranks, so ours
-take their place.
+torchrun reads PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT unless its command line has
+these options. `init_process_group` in a script without torchrun reads MASTER_ADDR, MASTER_PORT, RANK and
+WORLD_SIZE, and Lightning reads NODE_RANK. A platform's own values may count the reducers as ranks, so ours
+replace them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from reduction.discovery.cluster import Cluster
 from reduction.errors import ConfigError
 
-#: torchrun's own choice.
+#: torchrun's default port.
 MASTER_PORT = 29500
-#: What the command of a task that is not the first of its node has: Slurm's number of it.
+#: Slurm's variable for the number of a task on its node; it is not 0 for a task other than the first.
 _LOCAL_TASK = "SLURM_LOCALID"
 
 
@@ -38,10 +38,10 @@ def variables(cluster: Cluster, master_port: int) -> dict[str, str]:
 
 
 def check(cluster: Cluster, command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Return if the command can run on the hosts of this cluster.
+    """Check that the command can run on the hosts of this cluster.
 
     Raises:
-        ConfigError: it says something else of the nodes, or runs several times on this one.
+        ConfigError: the command contradicts the number of nodes, or runs several times on this one.
     """
     if (task := environ.get(_LOCAL_TASK, "0")) != "0":
         raise ConfigError(
@@ -63,7 +63,7 @@ def check(cluster: Cluster, command: Sequence[str], environ: Mapping[str, str]) 
 
 
 def _options(command: Sequence[str]) -> list[str]:
-    """Return the arguments before the script, as far as they can be told apart from the script's own."""
+    """Return the arguments before the script, as far as they can be distinguished from the script's own."""
     options: list[str] = []
     for argument in command[1:]:
         if argument.endswith(".py"):

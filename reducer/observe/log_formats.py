@@ -1,4 +1,4 @@
-"""How lines of the log are written."""
+"""Formats of log lines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from reduction.text import printable
 
 
 class LineFormatter(logging.Formatter):
-    """Writes each record on one line, even if a peer sent line breaks. Tracebacks keep theirs."""
+    """Formatter that writes each record on one line, even if a peer sent line breaks. Tracebacks keep theirs."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the record's line with an escape for what cannot be printed."""
+        """Return the record's line with unprintable characters escaped."""
         return printable(super().formatMessage(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes each record as one line of JSON: time (ISO 8601, UTC), level, logger, pid, message, and any traceback."""
+    """Formatter of records as lines of JSON: time (ISO 8601, UTC), level, logger, pid, message, and any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line."""
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(log_format: str) -> logging.Formatter:
-    """Return what writes the records in one of `config.LOG_FORMATS`."""
+    """Return the formatter for one of `config.LOG_FORMATS`."""
     if log_format == "json":
         return JsonFormatter()
     return LineFormatter("%(asctime)s level=%(levelname)s logger=%(name)s pid=%(process)d %(message)s")

@@ -1,7 +1,7 @@
 """The metrics of one process for Prometheus, read from plain counters at each scrape.
 
-docs/operating.md lists them. Nothing here is called for a chunk: the event loop only copies the
-counters, and the thread that was asked makes series of them.
+docs/operating.md lists them. Nothing here is called per chunk. The event loop only copies the counters,
+and the thread that serves the scrape turns them into series.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from reducer.core.totals import OTHER, JobLabel, JobTotals
 from reducer.engine import Engine
 from reducer.transports.outbox import Path
 
-#: How long a scrape may wait for the engine's loop, in seconds.
+#: Timeout of a scrape for the engine's loop, in seconds.
 ANSWER_S = 5.0
-#: Labels of what is counted for each job. Prometheus drops a label that is empty.
+#: Labels of per-job metrics. Prometheus drops empty labels.
 _JOB = ("training_job", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the metrics of one process come from."""
+    """Sources of one process's metrics."""
 
     engine: Engine
-    #: The paths to workers whose data come by TCP. Called on the loop's thread.
+    #: Returns the paths to workers whose data uses TCP. Called on the loop's thread.
     paths: Callable[[], list[Path]]
-    #: When certificates expire, in seconds since 1970, by what they are. Called on any thread.
+    #: Returns the expiry of certificates in seconds since 1970, by their kind. Called on any thread.
     certificate_expiry: Callable[[], Mapping[str, float]] = dict
     #: Rate of the host's link in its slower direction; 0 if it is not known.
     link_bytes_per_s: float = 0.0
@@ -47,7 +47,7 @@ class _Counters:
     """A copy of all counters at one moment."""
 
     jobs: list[tuple[JobLabel, JobTotals, list[tuple[str, float]]]]
-    #: Connected ranks and all ranks of the jobs that are there.
+    #: Connected ranks and all ranks of the present jobs.
     ranks: list[tuple[JobLabel, int, int]]
     paths: list[Path]
     outcomes: Counter[str]
@@ -59,14 +59,14 @@ class _Counters:
 
 
 class EngineCollector(Collector):
-    """Collects on the thread that asks. The engine's loop takes the snapshot."""
+    """Collector that runs on the calling thread. The engine's loop takes the snapshot."""
 
     def __init__(self, sources: Sources, loop: asyncio.AbstractEventLoop) -> None:
         self._sources = sources
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics with their present values; nothing when the loop has ended.
+        """Yield all metrics with their current values; after the loop's end only the build info.
 
         Raises:
             TimeoutError: the loop has not answered for ANSWER_S.
@@ -124,7 +124,7 @@ class EngineCollector(Collector):
 
 
 def _build_info() -> Metric:
-    # Without these optimisations of its build, CPython takes a quarter to two fifths more time.
+    # Without these build optimisations, CPython takes a quarter to two fifths more time.
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     labels = {
         "version": __version__,
@@ -173,7 +173,7 @@ def _of_jobs(counters: _Counters) -> Iterator[Metric]:
 
 
 def _sums(ranks: Iterable[tuple[JobLabel, int, int]]) -> Iterator[tuple[JobLabel, int, int]]:
-    """Add up what has the same label: jobs without a name."""
+    """Add up the jobs that share a label, which are those without a name."""
     sums: dict[JobLabel, tuple[int, int]] = {}
     for label, connected, size in ranks:
         before = sums.get(label, (0, 0))
@@ -182,7 +182,7 @@ def _sums(ranks: Iterable[tuple[JobLabel, int, int]]) -> Iterator[tuple[JobLabel
 
 
 def _of_paths(counters: _Counters) -> Iterator[Metric]:
-    """Yield what the kernel tells of the connections, by host: the sum of losses, the longest round trip."""
+    """Yield the kernel's statistics of the connections by host: total retransmissions and longest round trip."""
     retransmits: Counter[tuple[str, ...]] = Counter()
     rtts: dict[tuple[str, ...], float] = {}
     hosts = {label: totals.retransmits.keys() for label, totals, _ in counters.jobs}

@@ -1,4 +1,4 @@
-"""Ask reducers what they serve."""
+"""Query the status of reducers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from reduction.transports.grpc_reasons import plain, shorter
 from reducer.observe.summary import Process
 from reducer.transports.grpc_server import SERVICE
 
-#: Proxies such as http_proxy are for the web, not for a reducer in this network.
+#: Proxies such as http_proxy are for the web, not for a reducer on this network.
 OPTIONS = [("grpc.enable_http_proxy", 0)]
-#: At most this many processes are asked at a time.
+#: Maximum number of processes that are queried at a time.
 LOOKS_AT_A_TIME = 32
 
 
 class NoAnswer(Exception):
-    """There was no answer in time, no reducer, or one that refused the call."""
+    """There was no answer in time, there is no reducer, or it refused the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusAccess:
-    """The certificates and the token that a call for Status or Drain shows to the reducer."""
+    """The certificates and the token of a Status or Drain call."""
 
     tls: TlsFiles | None = None
     tokens: TokenTable | None = None
@@ -42,12 +42,12 @@ class StatusAccess:
         """Read the token file.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the file cannot be used.
         """
         return cls(tls, None if token_file is None else read_tokens(token_file))
 
     def metadata_of(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return what a rank of this job shows.
+        """Return the metadata of a rank of this job.
 
         Raises:
             ConfigError: the token file has no line for the job.
@@ -64,7 +64,7 @@ def fetch(address: str, timeout_s: float, access: StatusAccess) -> ReducerStatus
     """Return the answer of the reducer at HOST:PORT.
 
     Raises:
-        NoAnswer: there was none. The text says why.
+        NoAnswer: there was no answer; the text has the reason.
         ConfigError: a certificate or private key cannot be used.
         MalformedFrame: the answer is not a valid status.
     """
@@ -75,7 +75,7 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
     """Call a method with an empty request, and return its answer.
 
     Raises:
-        NoAnswer: there was none. The text says why.
+        NoAnswer: there was no answer; the text has the reason.
         ConfigError: a certificate or private key cannot be used.
     """
     metadata = to_metadata(None if access.tokens is None else access.tokens.of_any_job())
@@ -86,7 +86,7 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
         except grpc.RpcError as error:
             if not isinstance(error, grpc.Call):
                 raise NoAnswer(printable(str(error))) from None
-            # Whoever refuses TLS does so at once.
+            # A TLS refusal comes immediately, so a timeout is something else.
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             reason = None if is_late else asyncio.run(why_refused(address, access.tls))
             details = printable(str(error.details()))
@@ -94,7 +94,7 @@ def call(method: str, address: str, timeout_s: float, access: StatusAccess) -> b
 
 
 def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:
-    """Return a channel to the reducer at HOST:PORT; the caller closes it.
+    """Return a channel to the reducer at HOST:PORT. The caller closes it.
 
     Raises:
         ConfigError: a certificate or private key cannot be used.
@@ -106,7 +106,7 @@ def channel_to(address: str, tls: TlsFiles | None) -> grpc.Channel:
 
 
 def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> list[Process]:
-    """Ask the reducers at these addresses, and then their siblings. No process appears twice.
+    """Query the reducers at these addresses, and then their siblings. No process appears twice.
 
     Raises:
         ConfigError: a certificate or private key cannot be used.
@@ -128,7 +128,7 @@ def look(addresses: Sequence[str], timeout_s: float, access: StatusAccess) -> li
 
 
 def look_at(address: str, timeout_s: float, access: StatusAccess) -> Process:
-    """Ask one process.
+    """Query one process.
 
     Raises:
         ConfigError: a certificate or private key cannot be used.
@@ -142,7 +142,7 @@ def look_at(address: str, timeout_s: float, access: StatusAccess) -> Process:
 
 
 def _unique(processes: Sequence[Process]) -> list[Process]:
-    """Leave out processes that answered at two addresses, such as localhost and 127.0.0.1."""
+    """Remove duplicates of processes that answered at two addresses, such as localhost and 127.0.0.1."""
     seen: set[bytes] = set()
     unique = []
     for process in processes:

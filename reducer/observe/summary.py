@@ -1,8 +1,8 @@
-"""Computes what `reducer status` says from the answers of all processes. No terminal, no network.
+"""Compute the output of `reducer status` from the answers of all processes. No terminal, no network.
 
-A job has streams to many processes, and each process knows its own part. Sums, rates and shares are
-those of all parts together. With two looks, rates and the verdict on stragglers are those of the
-time between them. With one look there are no rates, and the verdict covers the whole job.
+A job has streams to many processes, and each process knows its own part. Sums, rates and shares are for
+all parts together. With two looks, rates and the verdict on stragglers are for the time between them.
+With one look there are no rates, and the verdict covers the whole job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reducer.observe.ended import ended_jobs
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The answer of one process, or why there is none."""
+    """The answer of one process, or the reason why there is none."""
 
     address: str
     status: ReducerStatus | None
@@ -31,7 +31,7 @@ class Process:
 
     @property
     def state(self) -> str:
-        """State of the process as the tables show it."""
+        """State of the process for the tables."""
         if self.status is None:
             return "no answer"
         return "draining" if self.status.draining else "serving"
@@ -46,24 +46,24 @@ class Rates:
 
 
 def total(rates: Iterable[Rates | None]) -> Rates | None:
-    """Add up the known rates. None if there are none."""
+    """Return the sum of the known rates, or None if there are none."""
     known = [rate for rate in rates if rate is not None]
     return Rates(sum(rate.received for rate in known), sum(rate.sent for rate in known)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process knows of a job."""
+    """One process's status of a job."""
 
     now: JobStatus
-    #: The answer of the look before. None if there was none.
+    #: The answer of the previous look. None if there was none.
     before: JobStatus | None = None
-    #: Seconds since the look before.
+    #: Seconds since the previous look.
     seconds: float = 0.0
 
     @property
     def rates(self) -> Rates | None:
-        """Rates since the look before. None if there was none."""
+        """Rates since the previous look. None if there was none."""
         if self.before is None or self.seconds <= 0:
             return None
         received = max(0, self.now.received_bytes - self.before.received_bytes)
@@ -89,7 +89,7 @@ class JobSummary:
 
     @property
     def ranks(self) -> str:
-        """Ranks that are present in all processes, and ranks that the job has, such as 3/4."""
+        """Ranks that are present in all processes, and all ranks of the job, such as 3/4."""
         present = min(sum(peer.presence is Presence.PRESENT for peer in job.peers) for job in self.now)
         return f"{present}/{self.now[0].world_size}"
 
@@ -109,14 +109,14 @@ class JobSummary:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The ranks that have not yet come to all processes."""
+        """The ranks that have not yet joined at all processes."""
         come = [{peer.rank for peer in job.peers} for job in self.now]
         ranks = range(self.now[0].world_size)
         return tuple(rank for rank in ranks if any(rank not in those for those in come))
 
     @property
     def absent_text(self) -> str:
-        """These ranks in words, such as "rank 2" or "ranks 1,2,3"; empty if all have come."""
+        """The absent ranks in words, such as "rank 2" or "ranks 1,2,3"; empty if all have joined."""
         if not (absent := self.absent):
             return ""
         shown = ",".join(map(str, absent[:WAITING_RANKS_MAX]))
@@ -125,21 +125,21 @@ class JobSummary:
 
     @property
     def waiting(self) -> Waiting | None:
-        """Whom the ranks have been waiting for as long as a warning in the log takes; None if for nobody."""
+        """The ranks that others have waited for at least as long as before a warning in the log, or None."""
         known = [job.waiting for job in self.now if job.waiting is not None and job.waiting.count]
         longest = max(known, key=lambda waiting: waiting.waited_s, default=None)
         return longest if longest is not None and longest.waited_s >= WARN_S else None
 
     @property
     def rates(self) -> Rates | None:
-        """Rates since the look before. None if there was none."""
+        """Rates since the previous look. None if there was none."""
         return total(part.rates for part in self.parts)
 
     @property
     def latest(self) -> tuple[int, float, float] | None:
         """The rank that was most often the last, its share of the chunks, and their average wait.
 
-        None as long as there are too few chunks.
+        None while there are too few chunks.
         """
         counts, waits = self._counts
         chunks = sum(counts.values())
@@ -156,7 +156,7 @@ class JobSummary:
 
     @property
     def _counts(self) -> tuple[dict[int, int], dict[int, float]]:
-        """How often each rank was the last lately, or since the job's start if that is too seldom, and the waits."""
+        """How often each rank was recently the last, or since the job's start if that is too rare, and the waits."""
         counts, waits = self._last()
         if sum(counts.values()) < CHUNKS_MIN:
             counts, waits = self._last(since_before=False)
@@ -186,7 +186,7 @@ class JobSummary:
         return f"rank {rank} ({self.host_of(rank)}) is last {share * 100:.0f} % of the time, by {wait_s * 1e3:.1f} ms"
 
     def host_of(self, rank: int) -> str:
-        """Return the host of a rank, a question mark if it is not known."""
+        """Return the host of a rank, or a question mark if unknown."""
         return next((peer.host for job in self.now for peer in job.peers if peer.rank == rank), "?")
 
     @property
@@ -195,7 +195,7 @@ class JobSummary:
         return sum(entry.chunks for job in self.now for entry in job.last) >= CHUNKS_MIN
 
     def is_of(self, part: JobStatus) -> bool:
-        """Whether a part is of this job: the name is the same, and a rank is the same process."""
+        """Return whether a part belongs to this job, with the same name and at least one rank in common."""
         known = {(peer.rank, peer.nonce) for other in self.now for peer in other.peers}
         return part.title == self.title and any((peer.rank, peer.nonce) in known for peer in part.peers)
 
@@ -206,13 +206,13 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One look at all processes, compared with the look before if there was one."""
+    """One look at all processes, compared with the previous look if there was one."""
 
     processes: Sequence[Process]
     jobs: Sequence[JobSummary]
-    #: Rates by address. A process without a look before has none.
+    #: Rates by address. A process without a previous look has none.
     rates: dict[str, Rates]
-    #: Jobs that are over, the latest at the end.
+    #: Ended jobs, the latest last.
     ended: Sequence[EndedJob]
 
     @property
@@ -222,7 +222,7 @@ class Summary:
 
     @property
     def total_rates(self) -> Rates | None:
-        """Rates of all processes together. None without a look before."""
+        """Rates of all processes together. None without a previous look."""
         return total(self.rates.values())
 
     @property
@@ -237,12 +237,12 @@ class Summary:
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory of all processes that answered. What several of them share counts for each."""
+        """Resident memory of all processes that answered. Memory shared by several counts for each."""
         return sum(answer.resident_bytes for answer in self.answers)
 
 
 def groups(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the processes of each `reducer serve`, the first one of each first."""
+    """Return the processes of each `reducer serve`, with its first process first."""
     found: list[list[Process]] = []
     #: The group of each sibling that a process has named.
     homes: dict[str, list[Process]] = {}
@@ -275,7 +275,7 @@ def summarize(processes: Sequence[Process], before: Sequence[Process] = ()) -> S
                 jobs.append(summary := JobSummary())
             summary.parts.append(part)
         known = total(part.rates for part in parts) if parts else Rates(0.0, 0.0)
-        if old is not None and known is not None:  # None: its jobs have come since the look before
+        if old is not None and known is not None:  # None: its jobs have begun since the previous look
             rates[process.address] = known
     answers = (process.status for process in processes if process.status is not None)
     return Summary(processes, jobs, rates, ended_jobs(answers))
@@ -287,7 +287,7 @@ def _same(part: JobStatus, others: Sequence[JobStatus]) -> JobStatus | None:
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
-    """Return what `--json` prints: the answers of all processes, and the jobs of all together."""
+    """Return the output of `--json`: the answers of all processes, and the jobs combined."""
     return {
         "processes": [
             _process_json(process, summary.rates.get(process.address)) for process in summary.processes
@@ -311,7 +311,7 @@ def _process_json(process: Process, rates: Rates | None) -> dict[str, Any]:
     if process.status is None:
         return start | {"reason": process.reason}
     answer = asdict(process.status)
-    del answer["ended"]  # they stand beside the jobs
+    del answer["ended"]  # they are listed next to the jobs
     for job in answer["jobs"]:
         for peer in job["peers"]:
             peer["presence"] = Presence(peer["presence"]).name.lower()

@@ -1,4 +1,4 @@
-"""Prints `reducer status`: tables that fit 80 columns, and a full list with `--verbose`."""
+"""Print `reducer status`: tables that fit 80 columns, and a full list with `--verbose`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANKS_MAX = 64
 
 
 class _Trimmed:
-    """A file that gets tables without blanks at the ends of their lines."""
+    """A file wrapper that strips trailing blanks from lines."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -40,7 +40,7 @@ def make_console(pipe_width: int | None = PIPE_WIDTH) -> Console:
     """Return a console without markup, because a peer may call its job [bold].
 
     Args:
-        pipe_width: columns of output that does not go to a terminal; None for what COLUMNS says, or 80.
+        pipe_width: columns of output that does not go to a terminal; None for the value of COLUMNS, or 80.
     """
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
@@ -87,7 +87,7 @@ def _processes(summary: Summary) -> Table:
     )
     for group in groups(summary.processes):
         for process in group:
-            # The other processes of a reducer stand below the one that named them.
+            # The other processes of a reducer are listed below the one that advertised them.
             name = process.address if process is group[0] else f"  {process.address}"
             if (status := process.status) is None:
                 table.add_row(name, process.state)
@@ -100,7 +100,7 @@ def _processes(summary: Summary) -> Table:
 
 
 def _memory(of: ReducerStatus | Summary) -> tuple[str, str, str]:
-    """Return what is in use, what is promised to jobs, and the part of the limit that this is."""
+    """Return the memory in use, the memory promised to jobs, and the latter's part of the limit."""
     part = of.memory_reserved_bytes / max(of.memory_limit_bytes, 1)
     return size_text(of.resident_bytes), size_text(of.memory_reserved_bytes), f"{part:.0%}"
 

@@ -1,4 +1,4 @@
-"""Decides how often `reducer status` looks, and prints each look."""
+"""Decide how often `reducer status` looks, and print each look."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from reducer.observe.summary import Process, Summary, summarize, to_json
 from reducer.observe.tables import make_console, render
 
-#: Between the two looks that rates need, in seconds.
+#: Pause between the two looks that rates need, in seconds.
 RATE_S = 1.0
 
 Look = Callable[[], list[Process]]

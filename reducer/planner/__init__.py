@@ -1,1 +1,1 @@
-"""What reducers would gain: predicted from the rates of links, before any of them is rented."""
+"""Predict the gain of reducers from the rates of links, before renting any machines."""

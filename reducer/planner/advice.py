@@ -1,4 +1,4 @@
-"""What to do: the predicted steps with several numbers of reducers, what they cost, and which of them is worth it."""
+"""Advice: predicted steps with several numbers of reducers, their costs, and which number is worth it."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from dataclasses import dataclass
 
 from reducer.planner.formulas import Step, Training, reducer_step, reducers_for_full_gain, ring_step
 
-#: A plan is no faster than another one if its step takes less than this part less time.
+#: A plan counts as faster than another only if its step is shorter by at least this fraction.
 NOTICEABLE = 0.02
 #: Above this round trip slow starts and losses take longer than predicted; see "Long paths" in docs/measured.md.
 LONG_PATH_S = 0.02
-#: Sums below this many bytes cost more time for their messages than predicted; see "Sizes" in docs/measured.md.
+#: The messages of sums below this many bytes cost more time than predicted; see "Sizes" in docs/measured.md.
 SMALL_SUM_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What machines cost per hour, in any currency."""
+    """Prices of machines per hour, in any currency."""
 
     worker: float
     reducer: float
-    #: Steps that costs are given for, such as those of an epoch.
+    #: Number of steps for which costs are given, such as those of an epoch.
     steps: int = 1000
 
     def cost(self, workers: int, reducers: int, step_s: float) -> float:
-        """Return what the steps cost with these machines, if each step takes `step_s` seconds."""
+        """Return the cost of the steps with these machines if each step takes `step_s` seconds."""
         per_hour = workers * self.worker + reducers * self.reducer
         return per_hour * self.steps * step_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A number of reducers, None for a ring without any, and what comes of it."""
+    """A number of reducers, or None for a ring, and its consequences."""
 
     reducers: int | None
     step: Step
-    #: How many times as fast as with the ring.
+    #: Speed relative to the ring.
     speedup: float
-    #: A reducer's machine must cost less than this part of a worker's, or the same work costs more than with
-    #: the ring. None if it has no such machines.
+    #: Fraction of a worker's price above which a reducer's machine makes the same work more expensive than with
+    #: the ring. None if the plan has no such machines.
     price_limit: float | None
     #: Cost of `Prices.steps` steps; None without prices.
     cost: float | None
@@ -51,18 +51,18 @@ class Advice:
 
     plans: tuple[Plan, ...]
     best: Plan
-    #: Why, in one sentence.
+    #: The reason in one sentence.
     reason: str
-    #: What the prediction does not know of.
+    #: Effects that the prediction does not include.
     doubts: tuple[str, ...]
     prices: Prices | None
 
 
 def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> Advice:
-    """Return what each of these numbers of reducers brings, and which to take.
+    """Return the plan for each of these numbers of reducers, and the one to choose.
 
-    With prices the best is the one whose steps cost least. Without them it is the smallest number
-    with which steps are as short as they can be.
+    With prices the best is the one whose steps cost least. Without prices it is the smallest number with
+    which steps are as short as possible.
     """
     ring = ring_step(training)
     plans = [_plan(training, None, ring, ring, prices)]
@@ -78,7 +78,7 @@ def advise(training: Training, counts: Sequence[int], prices: Prices | None) -> 
 
 
 def usual_counts(training: Training) -> list[int]:
-    """Return the numbers of reducers that are worth a look: none, and quarters of what full gain takes."""
+    """Return the numbers of reducers to consider: none, and quarters of the number for the full gain."""
     full = reducers_for_full_gain(training)
     return sorted({0, *(-(-full * part // 4) for part in (1, 2, 3, 4))})
 

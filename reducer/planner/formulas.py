@@ -1,12 +1,12 @@
-"""How long a training step takes, with a ring and with reducers, by arithmetic.
+"""Calculate the time of a training step with a ring and with reducers.
 
 n machines have the ranks, k have reducers. Links carry `b` bytes of payload per second each way, and a
 step averages M bytes in buckets. A bucket of m bytes takes
 
     T(m) = m max(links, CPU of a rank, CPU of the reducers)
 
-Links: `reduction/shares.py`, which has the source of its formula; for a ring 2 (n - 1) / n / b. CPU:
-what was measured per byte, see below.
+The term for links is from `reduction/shares.py`, which has the source of its formula; for a ring it is
+2 (n - 1) / n / b. The CPU terms were measured per byte, see below.
 
 DDP issues bucket i when its gradients are ready, at r_i, and buckets follow each other on the links:
 
@@ -14,10 +14,10 @@ DDP issues bucket i when its gradients are ready, at r_i, and buckets follow eac
 
 C is the time of a step without communication. A backward pass takes about two thirds of it, because
 it computes gradients of activations and of weights where the forward pass computes activations
-(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1), and its gradients are
-taken to become ready evenly.
+(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1). Its gradients are assumed
+to become ready evenly.
 
-docs/measured.md compares this with what was measured.
+docs/measured.md compares this with measurements.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from dataclasses import dataclass
 
 from reduction.shares import Machine, ring_time, split
 
-#: What Ethernet, IP and TCP add to 1448 bytes of payload, with frames of 1500 bytes.
+#: Overhead of Ethernet, IP and TCP on 1448 bytes of payload, with frames of 1500 bytes.
 OVERHEAD = 1514 / 1448
 #: CPU seconds per GB of gradients. All are from `pytest benchmarks/` over loopback, AMD EPYC, Python 3.11, 64 MiB at
-#: n = 2 and 4: of a rank's one thread for messages 0.69 and 0.80, of a rank of Gloo's ring 0.53 and 0.74, of
-#: reducers, per GB that they take in, 0.39 and 0.47.
+#: n = 2 and 4: 0.69 and 0.80 for a rank's one message thread, 0.53 and 0.74 for a rank of Gloo's ring, and 0.39 and
+#: 0.47 for reducers, per GB received.
 RANK_CPU_S_PER_GB, RING_CPU_S_PER_GB, REDUCER_CPU_S_PER_GB = 0.8, 0.75, 0.5
-#: Chunks under way are as many as arrive within this time; the last one's result comes so much later.
-#: It is the latency that the TCP plane aims at.
+#: As many chunks are in flight as arrive within this time, so the last one's result arrives this much later.
+#: It is the target latency of the TCP plane.
 LATENCY_S = 0.016
-#: The part of a step's computing after which the first gradients are ready.
+#: Fraction of a step's computation after which the first gradients are ready.
 FORWARD_PART = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A training, and the machines that it runs on."""
+    """A training and its machines."""
 
     #: Machines with ranks; each has one link, and sends one copy of the gradients.
     workers: int
-    #: Ranks of a machine. With several, in hierarchical mode, each sends its part of the gradients.
+    #: Ranks per machine. If there are several, each sends its part of the gradients, in hierarchical mode.
     ranks_per_worker: int = 1
-    #: Bytes of gradients per step, as they are averaged.
+    #: Bytes of averaged gradients per step.
     gradient_bytes: float
     #: Mbit/s of a worker's link each way.
     worker_mbit: float
     #: Mbit/s of a reducer's link each way.
     reducer_mbit: float
-    #: Cores of a reducer's machine, one for each process that serves.
+    #: Cores of a reducer's machine, one per serving process.
     reducer_cores: int
     #: Seconds of a step without communication.
     compute_s: float = 0.0
-    #: The most bytes of a bucket; DDP's bucket_cap_mb.
+    #: Maximum bytes of a bucket, DDP's bucket_cap_mb.
     bucket_bytes: float = 25 << 20
-    #: Seconds to another machine and back.
+    #: Round trip to another machine, in seconds.
     round_trip_s: float = 0.0
 
 
@@ -68,13 +68,13 @@ class Training:
 class Step:
     """The predicted time of a step, in seconds."""
 
-    #: What all communication takes if nothing is computed meanwhile.
+    #: Time of all communication without concurrent computation.
     communication_s: float
-    #: The part of it that the step waits for.
+    #: Part of the communication that the step waits for.
     exposed_s: float
-    #: From a step's begin to the next one's.
+    #: Time from the beginning of a step to that of the next one.
     total_s: float
-    #: What bounds the communication.
+    #: The bottleneck of the communication.
     bound: str
 
 
@@ -89,11 +89,11 @@ def ring_step(training: Training) -> Step:
 
 
 def reducer_step(training: Training, reducers: int) -> Step:
-    """Return the step with reducers, of which one on each worker's host helps where it makes the step shorter.
+    """Return the step with reducers. A reducer on each worker's host helps where that makes the step shorter.
 
     Args:
-        training: what is to be trained.
-        reducers: machines with nothing but reducers; with none, the workers' hosts do it all.
+        training: the training.
+        reducers: number of machines with only reducers; with none, the workers' hosts do all the work.
     """
     rates = _bytes_per_s(training.worker_mbit), _bytes_per_s(training.reducer_mbit)
     best = split([Machine(1, 1, rates[0])] * training.workers + [Machine(0, 1, rates[1])] * reducers)
@@ -107,13 +107,13 @@ def reducer_step(training: Training, reducers: int) -> Step:
 
 
 def measured_step(training: Training, seconds_per_byte: float) -> Step:
-    """Return the step with reducers of which it is known how long all ranks together take for a byte of gradients."""
+    """Return the step with reducers, given the measured time of all ranks together per byte of gradients."""
     per_byte = {"what was measured": seconds_per_byte}
     return _step(training, per_byte, once_s=LATENCY_S + training.round_trip_s)
 
 
 def reducers_for_full_gain(training: Training) -> int:
-    """Return the number of reducers that can take in what all workers' links carry."""
+    """Return the number of reducers that can receive the full rate of all workers' links."""
     rate = min(_bytes_per_s(training.reducer_mbit), training.reducer_cores * 1e9 / REDUCER_CPU_S_PER_GB)
     return math.ceil(training.workers * _bytes_per_s(training.worker_mbit) / rate)
 
@@ -127,10 +127,10 @@ def _step(training: Training, per_byte: dict[str, float], each_s: float = 0.0, o
     """Return a step.
 
     Args:
-        training: what is to be trained.
-        per_byte: seconds that a byte costs, by what it costs them.
-        each_s: seconds that each bucket takes beside that.
-        once_s: seconds from the last push to its result; a small sum has less under way.
+        training: the training.
+        per_byte: seconds per byte of each possible bottleneck.
+        each_s: additional seconds per bucket.
+        once_s: seconds from the last push to its result; less is in flight for a small sum.
     """
     bound = max(per_byte, key=lambda name: per_byte[name])
     buckets = max(1, math.ceil(training.gradient_bytes / training.bucket_bytes))

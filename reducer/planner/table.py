@@ -1,4 +1,4 @@
-"""Prints what `reducer plan` predicts, in 80 columns."""
+"""Print the predictions of `reducer plan` in 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reducer.resources.sizes import size_text
 
 
 def print_advice(training: Training, advice: Advice) -> None:
-    """Print the table of all plans, the one to take, and what the prediction does not know of."""
+    """Print the table of all plans, the one to choose, and the limits of the prediction."""
     console = make_console(None)
     console.print(
         f"{training.workers} workers, {size_text(training.gradient_bytes)} of gradients per step, "

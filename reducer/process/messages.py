@@ -26,7 +26,7 @@ def siblings_line(ports: Sequence[int]) -> str:
 def metrics_line() -> tuple[socket.socket, socket.socket]:
     """Return a pair of sockets for metrics requests: the first process's end, and the other process's end."""
     first, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # limits the requests that wait for an absent process
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few requests wait for an absent process
     return first, other
 
 

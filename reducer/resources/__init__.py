@@ -1,1 +1,1 @@
-"""What a reducer uses of its machine or container: cores, memory and pooled buffers."""
+"""A reducer's resources on its machine or container: cores, memory, ports and pooled buffers."""

@@ -1,10 +1,10 @@
 """Memory for contributions, accumulators and results, reused from chunk to chunk.
 
-A `Lease` returns to its pool when nothing refers to it or to its views any more, so a result is
-free as soon as the last of n connections has sent it. The credit bounds the bytes in use, and they
-were reserved at Join (`core/jobs.py`). `reduction.process.reuse` decides how many free bytes the
-pool keeps: with the bytes in use, at most what was lately in use at once, and EXTRA_BYTES_MAX for
-collectives of different sizes that take turns.
+A `Lease` returns to its pool when nothing refers to it or its views any longer, so a result is free as
+soon as the last of n connections has sent it. The credit bounds the bytes in use, and they were reserved
+at Join (`core/jobs.py`). `reduction.process.reuse` decides how many free bytes the pool keeps. Together
+with the bytes in use they are at most the recent peak in use plus EXTRA_BYTES_MAX, which is for
+alternating collectives of different sizes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from reduction.transports.shared import OwnMemory, address_of
 
 Buffer = NDArray[np.uint8]
 
-#: Free bytes that the pool may keep for collectives of different sizes that take turns, beyond the
-#: most that was in use at once.
+#: Free bytes beyond the peak in use that the pool may keep for alternating collectives of different sizes.
 EXTRA_BYTES_MAX = 64 << 20
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
     """A buffer on loan. Pass it on as memoryviews, which keep the lease alive.
 
-    A numpy view would keep only the buffer below it."""
+    A numpy view would only keep the underlying buffer alive."""
 
-    #: The queue to return the buffer to. Only the array that `take` made has one, and its views do
-    #: not.
+    #: The queue for returning the buffer. Only the array made by `take` has one; its views do not.
     returned: deque[tuple[int, Buffer | None]] | None = None
-    #: Whether the buffer must not be used again.
+    #: Whether the buffer must not be reused.
     is_spoilt = False
 
     def __del__(self) -> None:
@@ -45,10 +43,10 @@ class BufferPool:
 
     def __init__(self, extra_bytes_max: int = EXTRA_BYTES_MAX) -> None:
         self._shelf: Shelf[Buffer] = Shelf(extra_bytes_max)
-        #: What workers on this host can read, once there are any.
+        #: Memory that workers on this host can read, once there are any.
         self.memory = OwnMemory()
-        #: Buffers that came back since the last `take`. The garbage collector may end a lease
-        #: within any line of this file, so a lease only appends here, and an append is atomic.
+        #: Buffers returned since the last `take`. The garbage collector may end a lease at any line of
+        #: this file, so a lease only appends here, which is atomic.
         self._returned: deque[tuple[int, Buffer | None]] = deque()
 
     @property
@@ -58,7 +56,7 @@ class BufferPool:
         return self._shelf.free_bytes
 
     def take(self, nbytes: int) -> memoryview:
-        """Return writable bytes of undefined content. They return when nothing refers to them."""
+        """Return writable bytes of undefined content. They go back to the pool when nothing refers to them."""
         self._sort_in()
         buffer = self._shelf.take(nbytes)
         if buffer is None or not self.memory.suits(address_of(buffer.data)):
@@ -72,7 +70,7 @@ class BufferPool:
         return lease.data
 
     def spoil(self, payload: memoryview) -> None:
-        """See to it that the memory of a payload is not used again: somebody may still read it, at any time."""
+        """Prevent reuse of a payload's memory, because a worker may still read it at any time."""
         owner: Any = payload
         while owner is not None and not isinstance(owner, Lease):
             owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
@@ -80,7 +78,7 @@ class BufferPool:
             owner.is_spoilt = True
 
     def clear(self) -> None:
-        """Drop all free buffers. Buffers in use still come back."""
+        """Drop all free buffers. Buffers in use are still returned later."""
         self._sort_in()
         self._shelf.clear()
 
@@ -94,5 +92,5 @@ class BufferPool:
 
 
 def is_leased(payload: memoryview) -> bool:
-    """Whether the bytes are a pool's, so that they may become an accumulator."""
+    """Return whether the bytes belong to a pool, so that they may become an accumulator."""
     return isinstance(payload.obj, Lease)

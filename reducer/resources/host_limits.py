@@ -1,7 +1,7 @@
-"""Reads from the kernel and from cgroups how many cores and how much memory a reducer may use.
+"""Read from the kernel and from cgroups how many cores and how much memory a reducer may use.
 
-A container sees the cores and the memory of its host. Its limits are in its cgroup and in those
-above it, and the tightest one counts. There are two versions of cgroups, and a host may use both.
+A container sees the cores and the memory of its host. Its limits are in its cgroup and that cgroup's
+ancestors, and the tightest one counts. There are two versions of cgroups, and a host may use both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: `reducer serve` starts at most this many processes by default. It leaves further cores to other
-#: programs of the host, and each rank opens a stream to each process.
+#: `reducer serve` starts at most this many processes by default, because each rank opens a stream to
+#: each process. Further cores are left to other programs of the host.
 PROCESSES_DEFAULT_MAX = 8
 #: The share of the memory that jobs may reserve by default. The rest is for the processes (60 MiB
 #: each, and up to 64 MiB of buffers that each keeps), for strangers and for sockets.
@@ -23,7 +23,7 @@ MEMORY_UNKNOWN = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Cgroup:
-    """Folders of this process's cgroup in one hierarchy: its own, and then those above it."""
+    """Folders of this process's cgroup in one hierarchy: its own, then its ancestors."""
 
     folders: tuple[Path, ...]
     is_v2: bool
@@ -53,12 +53,12 @@ class Periods:
     """Periods of the scheduler in which a cgroup with a quota wanted to run."""
 
     all: int = 0
-    #: In which the quota stopped it.
+    #: Periods in which the quota stopped it.
     throttled: int = 0
 
 
 def cpu_periods(root: Path = Path("/")) -> Periods:
-    """Return the periods so far of that cgroup of this process's that was throttled the most; zeros without a quota."""
+    """Return the periods of this process's most throttled cgroup so far; zeros without a quota."""
     most = Periods()
     for cgroup in _cgroups(root, "cpu"):
         for folder in cgroup.folders:
@@ -71,21 +71,21 @@ def cpu_periods(root: Path = Path("/")) -> Periods:
 
 
 def memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that this process may use, None if that is unknown.
+    """Return the bytes of memory that this process may use, or None if unknown.
 
-    They are the machine's memory, or the limit of a cgroup if that is less."""
+    This is the machine's memory, or the limit of a cgroup if that is lower."""
     return min([*machine_memory(root), *_memory_limits(root)], default=None)
 
 
 def machine_memory(root: Path = Path("/")) -> list[int]:
-    """Return the bytes of memory of the machine, as a list; empty if that is unknown."""
+    """Return the machine's bytes of memory as a list, which is empty if they are unknown."""
     lines = _text(root / "proc/meminfo").splitlines()
     totals = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")]
     return totals or _physical()
 
 
 def _physical() -> list[int]:
-    """Return the machine's memory by POSIX, for systems without /proc. Empty if it is unknown."""
+    """Return the machine's memory from POSIX, for systems without /proc; empty if unknown."""
     try:
         return [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
@@ -131,15 +131,15 @@ def _cgroups(root: Path, controller: str) -> Iterator[_Cgroup]:
         if ours is None or not (is_v2 or (kind == "cgroup" and controller in options.split(","))):
             continue
         mounted = root / mount_point.lstrip("/")
-        # The mount may begin below the root of the hierarchy. In a container that shows the names
-        # of the host it may begin elsewhere, and its own cgroup is then the mount point.
+        # The mount may begin below the root of the hierarchy. In a container that shows the host's names it
+        # may begin elsewhere, and the container's cgroup is then the mount point.
         folder = mounted / ours.removeprefix(start).lstrip("/")
         parents = [parent for parent in folder.parents if parent.is_relative_to(mounted)]
         yield _Cgroup((folder, *parents), is_v2)
 
 
 def _text(path: Path) -> str:
-    """Return a file's content. It is empty if the file is missing or may not be read."""
+    """Return a file's content, or an empty string if the file is missing or cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

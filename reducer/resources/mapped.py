@@ -1,7 +1,7 @@
-"""The memory of workers on this host that this process maps, and what that costs each job.
+"""The memory of local workers that this process maps, and its accounting by job.
 
-A mapping costs address space, tables of pages and a descriptor. What is mapped has been allocated by its owners, so all
-of it together is no more than the machine has, unless somebody shows the same memory again and again.
+A mapping costs address space, page tables and a descriptor. All mapped memory was allocated by its owners, so its total
+does not exceed the machine's memory unless a peer shows the same memory repeatedly.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Mapped:
         self.regions = Shares(MAPPED_REGIONS_MAX)
 
     def charge(self, account: Account, nbytes: int) -> None:
-        """Charge an account for a region before it is mapped; negative bytes give back.
+        """Charge an account for a region before it is mapped; negative bytes are a refund.
 
         Raises:
-            CannotShare: the account may not map so much.
+            CannotShare: the account may not map that much.
         """
         if nbytes > 0:
             descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Which ports the processes of one `reducer serve` take; process i is counted from 0.
+"""Ports of the processes of one `reducer serve`; process i is counted from 0.
 
                     gRPC            data           metrics
 without an option   free ones       free ones      none
@@ -21,7 +21,7 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one process. 0 stands for a free one."""
+    """The ports of one process. 0 means any free port."""
 
     grpc: int
     data: int
@@ -31,7 +31,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """Ports from `first` to `last`, both included."""
+    """Ports from `first` to `last`, inclusive."""
 
     first: int
     last: int
@@ -44,7 +44,7 @@ class PortRange:
         """Return the range of a string such as 2222-2289.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the string is not a range.
         """
         match = _RANGE.fullmatch(text)
         if match is None or not 0 < int(match[1]) <= int(match[2]) <= LAST_PORT:
@@ -54,16 +54,16 @@ class PortRange:
         return cls(int(match[1]), int(match[2]))
 
     def ports(self, number: int, metrics_port: int | None) -> Ports:
-        """Return the ports of one process; `metrics_port` is that option."""
+        """Return the ports of one process; `metrics_port` is the option --metrics-port."""
         grpc = self.first + 2 * number
         metrics = (self.last if metrics_port == 0 else metrics_port) if number == 0 else None
         return Ports(grpc, grpc + 1, metrics)
 
     def check(self, processes: int, metrics_port: int | None) -> None:
-        """Return if the range has room for all processes.
+        """Check that the range has room for all processes.
 
         Raises:
-            ConfigError: it has not, or the ports of --metrics-port are among those of the others.
+            ConfigError: the range is too small, or includes the port of --metrics-port among the others.
         """
         of_metrics = int(metrics_port == 0)
         needed, there = 2 * processes + of_metrics, self.last - self.first + 1

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them. All units are powers of 1024."""
+"""Parse and format numbers of bytes for people. All units are powers of 1024."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:ib)?)?", re.IGNORECASE)
 
 
 def size(text: str) -> int:
-    """Return the bytes of a string such as 4294967296, 4G or 4GiB. It is the type of an option.
+    """Return the bytes of a string such as 4294967296, 4G or 4GiB. Used as the type of an option.
 
     Raises:
         click.BadParameter: the string is not a size.
@@ -26,7 +26,7 @@ def size(text: str) -> int:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a string, None if it is not a size."""
+    """Return the bytes of a string, or None if it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

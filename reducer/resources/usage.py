@@ -1,4 +1,4 @@
-"""What this process uses of its machine."""
+"""Resource usage of this process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _STATM = Path("/proc/self/statm")
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process in user and system mode, over all of its threads."""
+    """Return the CPU time of this process, user and system, over all of its threads."""
     return time.process_time()
 
 
 def resident_bytes(statm: Path = _STATM) -> int:
-    """Return the resident memory of this process, with what it shares. 0 where there is no /proc."""
+    """Return the resident memory of this process, including shared memory. 0 without /proc."""
     try:
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -308,7 +308,7 @@ class DataSession:
             collective = wire.collective(header.op, header.dtype, header.numel, header.fingerprint)
             if self._sharing is not None and header.flags & tcp.IS_PLACE:
                 payload = self._sharing.payload(payload)
-                if not CODECS[collective.dtype].is_plain:  # it will be checked, and must not change afterwards
+                if not CODECS[collective.dtype].is_plain:  # it must not change after the check
                     payload = self._copy(payload)
             self._receive(
                 Push(
@@ -340,7 +340,7 @@ class DataSession:
         for _, payload in self._lent:
             self._pool.spoil(payload)
         self._lent.clear()
-        self._sharing = self._counter = None  # otherwise the worker's memory would stay mapped until garbage collection
+        self._sharing = self._counter = None  # or the worker's memory would stay until garbage collection
         self._on_end(error)
 
 

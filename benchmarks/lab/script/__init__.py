@@ -1,1 +1,1 @@
-"""A user's own script on the hosts of the lab: its processes, its steps, and what follows from them."""
+"""A user's own script on the hosts of the lab: its processes, its steps, and their evaluation."""

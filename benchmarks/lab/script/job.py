@@ -1,4 +1,4 @@
-"""A command on several hosts at once, as a launcher on each of them would start it."""
+"""A command on several hosts, started as by a launcher on each of them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from benchmarks.lab.ranks import RanksFailed
 
 #: Once the command has failed on one host, it has this many seconds to end on the others.
 GRACE_S = 5.0
-#: Most seconds until all processes that were killed are gone.
+#: Timeout in seconds until all killed processes are gone.
 _KILL_TIMEOUT_S = 10.0
 _POLL_S = 0.02
-#: How much of its output is shown when the command fails, in characters.
+#: Maximum characters of output that are shown when the command fails.
 _SHOWN = 3000
 
 
 class Task(NamedTuple):
-    """Where the command runs once."""
+    """One run of the command on one host."""
 
     host: Host
     environment: Mapping[str, str]
-    #: The file that gets its output.
+    #: The file for its output.
     log: Path
 
 
 def run(command: Sequence[str], tasks: Sequence[Task], timeout_s: float) -> None:
-    """Run the command for every task to its end. What it leaves behind on its hosts is killed.
+    """Run the command for every task to its end, and kill all remaining processes on its hosts.
 
     Args:
         command: the program, which must exist, and its arguments.
-        tasks: on hosts with a namespace of their own, where nothing else may run.
-        timeout_s: how long it may take, in seconds.
+        tasks: tasks on hosts with their own namespaces, where nothing else may run.
+        timeout_s: timeout in seconds.
 
     Raises:
-        RanksFailed: it has failed on a host, or was not done in time. The message has the end of its output.
+        RanksFailed: the command failed on a host, or did not finish in time. The message has the end of its output.
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -60,7 +60,7 @@ def run(command: Sequence[str], tasks: Sequence[Task], timeout_s: float) -> None
                 )
         failed = _wait(processes, time.monotonic() + timeout_s)
     finally:
-        # torchrun starts its ranks in sessions of their own, so they would outlive its process group.
+        # torchrun starts its ranks in separate sessions, so they would outlive its process group.
         for host in {task.host for task in tasks}:
             _clear(host)
         for process in processes:
@@ -75,7 +75,7 @@ def run(command: Sequence[str], tasks: Sequence[Task], timeout_s: float) -> None
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> tuple[int, int | None] | None:
-    """Return the first process that failed with its exit code, or that is late with None; None if all is well."""
+    """Return the first failed process and its exit code, or a late one and None; None if all succeeded."""
     failed: tuple[int, int | None] | None = None
     while True:
         codes = [process.poll() for process in processes]

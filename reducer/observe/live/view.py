@@ -1,6 +1,6 @@
-"""One look at all processes as rows: a row for each job, and one for each `reducer serve`. No terminal, no network.
+"""One look at all processes as rows, one per job and one per `reducer serve`. No terminal, no network.
 
-The processes of one `reducer serve` are siblings: the first one names the ports of the others.
+The processes of one `reducer serve` are siblings. The first one advertises the ports of the others.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class WaitedFor:
 
     rank: int
     host: str
-    #: Share of the chunks that it was the last of, from 0 to 1.
+    #: Share of the chunks for which it was the last, from 0 to 1.
     share: float
-    #: How long those chunks waited for it on average, in seconds.
+    #: Mean time that those chunks waited for it, in seconds.
     wait_s: float
-    #: Whether that is more than chance, by the rule of `reducer status`.
+    #: Whether this is more than chance by the rule of `reducer status`.
     is_straggler: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsNow:
-    """The ranks that hold up all others at this moment."""
+    """The ranks that currently hold up all others."""
 
-    #: Their numbers, such as "1,3".
+    #: Numbers of the ranks, such as "1,3".
     ranks: str
-    #: The same with hosts, such as "rank 1 (a), rank 3 (b)".
+    #: Ranks with hosts, such as "rank 1 (a), rank 3 (b)".
     names: str
     #: How long the others have waited, in seconds.
     seconds: float
@@ -42,7 +42,7 @@ class WaitsNow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job in all processes. What needs two looks is None after one."""
+    """One job in all processes. Values that need two looks are None after the first."""
 
     title: str
     ranks: str
@@ -54,30 +54,30 @@ class JobRow:
     #: Payload bytes per second that all reducers together receive and send.
     received_per_s: float | None
     sent_per_s: float | None
-    #: Percentiles of how long chunks wait from the first push to the last, of the slowest process.
+    #: Percentiles of the time from a chunk's first push to its last, at the slowest process.
     wait_p50_s: float
     wait_p99_s: float
-    #: None as long as there are too few chunks.
+    #: None while there are too few chunks.
     waited_for: WaitedFor | None
-    #: None if nobody holds up the others for long.
+    #: None if no rank holds up the others for long.
     waits_now: WaitsNow | None
-    #: The ranks that have not come yet, such as "rank 2"; empty if all have.
+    #: The ranks that have not joined yet, such as "rank 2"; empty if all have.
     absent: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One `reducer serve` with all its processes. What needs two looks is None after one."""
+    """One `reducer serve` with all its processes. Values that need two looks are None after the first."""
 
     address: str
     #: serving, draining, no answer; or how many of its processes answer.
     state: str
-    #: Why there is no answer. Empty if there is one.
+    #: Reason for a missing answer. Empty if there is an answer.
     reason: str
     processes: int
     version: str
     uptime_s: float
-    #: Cores that all processes keep busy, and the busiest one: a process cannot use more than about one.
+    #: Cores used by all processes, and by the busiest one. A process cannot use much more than one core.
     cores: float | None
     busiest: float | None
     reserved_bytes: int
@@ -90,9 +90,9 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is shown after one look."""
+    """The view after one look."""
 
-    #: Seconds since the epoch, of the clock of whoever looks.
+    #: Seconds since the epoch by the observer's clock.
     at_s: float
     jobs: tuple[JobRow, ...]
     hosts: tuple[HostRow, ...]
@@ -102,13 +102,13 @@ class View:
 
 @dataclass(slots=True)
 class Watcher:
-    """Compares each look with the one before."""
+    """Comparison of each look with the previous one."""
 
     _feed: Feed = field(default_factory=Feed)
     _before: Sequence[Process] = ()
 
     def take(self, processes: Sequence[Process], now_s: float) -> View:
-        """Return what is shown after this look, taken at `now_s` seconds since the epoch."""
+        """Return the view after this look, taken at `now_s` seconds since the epoch."""
         summary = summarize(processes, self._before)
         cores = _cores(processes, self._before)
         self._feed.take(processes, now_s)
@@ -122,7 +122,7 @@ class Watcher:
 
 
 def _cores(processes: Sequence[Process], before: Sequence[Process]) -> dict[str, float]:
-    """Return how many cores each process used since the look before, by address."""
+    """Return how many cores each process used since the previous look, by address."""
     former = {process.status.incarnation: process.status for process in before if process.status is not None}
     used = {}
     for process in processes:
@@ -150,7 +150,7 @@ def _job_row(job: JobSummary) -> JobRow:
         state=job.state,
         epoch=max(now.epoch for now in job.now),
         plane=_plane(job),
-        # The minimum is the same everywhere, but some processes hear of it later.
+        # The minimum is the same everywhere, but some processes learn it later.
         collectives_per_s=max(collectives, default=None),
         received_per_s=None if rates is None else rates.received,
         sent_per_s=None if rates is None else rates.sent,

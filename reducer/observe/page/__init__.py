@@ -1,1 +1,1 @@
-"""The page of `reducer serve --page`: what `reducer top` shows, for browsers."""
+"""The page of `reducer serve --page`, which shows the view of `reducer top` in browsers."""

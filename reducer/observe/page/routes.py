@@ -1,7 +1,7 @@
 """The paths of the page: / and its style and script, which are files of this package, and /api/status.
 
-A browser may load nothing else for it, from nowhere, and run nothing that is not in the script file.
-So names of jobs and hosts, which peers choose, stay text even if the script made a mistake.
+A browser may load nothing else for it from anywhere, and run nothing outside the script file. So names of
+jobs and hosts, which peers choose, stay text even if the script has a bug.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILES = {
 
 
 def routes(sampler: Sampler) -> Mapping[str, Page]:
-    """Return what answers at each path.
+    """Return the function that answers each path.
 
     Raises:
         OSError: a file of this package is missing.

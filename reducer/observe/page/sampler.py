@@ -1,6 +1,6 @@
-"""Looks at all processes of this `reducer serve` again and again, for the page and its timeline.
+"""Poll all processes of this `reducer serve` for the page and its timeline.
 
-The time that this takes does not depend on how many browsers ask: they all get the latest answer.
+The cost does not depend on the number of browsers, because they all get the latest answer.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from reducer.transports.http_server import Answer
 
 log = logging.getLogger(__name__)
 
-#: Rises when a key of the answer gets another meaning or goes. New keys do not raise it.
+#: Incremented when a key of the answer changes its meaning or is removed, but not for new keys.
 SCHEMA = 1
 #: Pause between two looks, in seconds.
 SAMPLE_S = 2.0
-#: How long a sibling may take to answer, in seconds.
+#: Timeout for a sibling's answer, in seconds.
 SIBLING_S = 2.0
-#: Jobs and events in one answer.
+#: Maximum jobs and events in one answer.
 JOBS_MAX, EVENTS_MAX = 50, 60
 JSON = "application/json"
 
 
 class Sampler:
-    """Makes the answer of /api/status."""
+    """Producer of the answer of /api/status."""
 
     def __init__(self) -> None:
         self._watcher = Watcher()
@@ -51,17 +51,17 @@ class Sampler:
         self._has_failed = False
 
     def start(self, look: Callable[[], Sequence[Process]]) -> None:
-        """Look from now on, on a daemon thread. `look` returns the answers of all processes."""
+        """Start polling on a daemon thread. `look` returns the answers of all processes."""
         threading.Thread(target=self._run, args=(look,), name="reducer-page", daemon=True).start()
 
     def take(self, processes: Sequence[Process]) -> None:
-        """Make the answer of a look."""
+        """Produce the answer for a look."""
         view = self._watcher.take(processes, time.time())
         self._history.take(view)
         self._text = json.dumps(to_json(view, self._history), separators=(",", ":"))
 
     def answer(self) -> Answer:
-        """Return the latest answer. Any thread may ask."""
+        """Return the latest answer. Call it from any thread."""
         if not self._text:
             text = json.dumps({"schema": SCHEMA, "error": "this reducer has just started"})
             return Answer(text, JSON, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -80,7 +80,7 @@ class Sampler:
 
 
 def to_json(view: View, history: History) -> dict[str, Any]:
-    """Return what the page shows. Names are as peers wrote them: who shows them must escape them."""
+    """Return the page's data. Names are as peers wrote them, and must be escaped for display."""
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -104,11 +104,11 @@ def look_at_all(
     """Return the answers of this process and of its siblings.
 
     Args:
-        engine: of this process.
-        loop: on which it runs. This function waits for it, so it must be called on another thread.
-        address: of this process.
-        siblings: addresses of the others.
-        access: what they want to see.
+        engine: engine of this process.
+        loop: loop of the engine. This function waits for it, so it must be called on another thread.
+        address: address of this process.
+        siblings: addresses of the other processes.
+        access: credentials for the siblings.
     """
     own = _own(engine, loop)
     if isinstance(own, str):
@@ -116,7 +116,7 @@ def look_at_all(
     else:
         ports = tuple(int(sibling.rpartition(":")[2]) for sibling in siblings)
         first = Process(address, replace(own, siblings=ports))
-    # They are rows of the first process, whatever name it has: see `groups`.
+    # Siblings belong to the first process's rows, whatever name it has; see `groups`.
     host = address.rpartition(":")[0]
     others = look(siblings, SIBLING_S, access)
     return [
@@ -126,7 +126,7 @@ def look_at_all(
 
 
 def _own(engine: Engine, loop: asyncio.AbstractEventLoop) -> ReducerStatus | str:
-    """Return the status of this process, or why there is none."""
+    """Return the status of this process, or the reason why there is none."""
     if not loop.is_running():
         return "the event loop has ended"
 

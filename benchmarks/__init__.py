@@ -1,1 +1,1 @@
-"""Measurements, and the demo. Not part of the wheel; see README.md in this folder."""
+"""Measurements and the demo. They are not part of the wheel; see README.md in this folder."""

@@ -1,1 +1,1 @@
-"""`python -m benchmarks.chaos`: reducers are struck while a model trains."""
+"""`python -m benchmarks.chaos`: reducers are killed or stopped while a model trains."""

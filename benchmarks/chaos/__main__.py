@@ -1,4 +1,4 @@
-"""Chaos: reducers are killed, stopped or terminated all the time. A training may get slower by it, but not different.
+"""Chaos: reducers are killed, stopped or terminated all the time. This may slow a training, but not change its bits.
 
     python -m benchmarks.chaos --kills 200 --every 1.0
     python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
@@ -7,13 +7,13 @@
     python -m benchmarks.chaos --history FILE && python -m tests.history FILE
 
 Worker processes train a small model under DDP over reducer processes on loopback. At random
-instants a reducer gets a signal, and is started again on the same address, as systemd
-would. With --colocated ranks and reducers are on hosts of their own (network namespaces), and the
-reducers on the ranks' hosts are struck too; their ranks start them again. Then the same steps are
-trained without any signals. The exit code is 0 if all ranks and both trainings ended with the same
-bits and no step took 60 s, 1 if not, or if a process failed, 2 if the machine lacks something, and
-130 if it was interrupted. With --history every step reduces some more tensors, and the second
-command folds them again by itself.
+times a reducer gets a signal, and is restarted on the same address, as systemd would do. With
+--colocated each rank and reducer has its own host (a network namespace), and the reducers on the
+ranks' hosts are struck too; their ranks restart them. Afterwards the same steps are trained without
+any signals. The exit code is 0 if all ranks and both trainings ended with the same bits and no step
+took 60 s, 1 if not, or if a process failed, 2 if the machine lacks something, and 130 if the run was
+interrupted. With --history every step reduces some additional tensors, and `tests.history` checks
+their sums independently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def keep(given: Namespace, course: Course) -> None:
-    """Show what came of it, and write it, and why it ended early if it did."""
+    """Print the results, and write them to the file, with the reason if the run ended early."""
     error = sys.exception()
     if given.out is not None:
         failure = "" if error is None else str(error) if isinstance(error, Exception) else "interrupted"

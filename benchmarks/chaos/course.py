@@ -1,7 +1,7 @@
 """The two trainings of the chaos tool: one whose reducers get signals, and one of as many steps without signals.
 
-Both have the same slices: the parent sets how many steps come next, so all ranks agree when to
-stop. In both trainings all ranks are idle for a moment between two slices.
+Both have the same slices. The parent sets the number of steps of each slice, so all ranks agree
+when to stop. In both trainings all ranks are idle for a moment between two slices.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from benchmarks.lab.traffic import Link
 from benchmarks.method.history import merge
 from benchmarks.method.slices import following
 
-#: Of hosts of their own. It is fast, because the processor is to be the limit.
+#: The link of each host with --colocated. It is fast, so that the processor is the bottleneck.
 LINK = Link(rate_mbit=2000)
-#: Number of first steps without signals, which are not timed: connections are made, DDP makes its
-#: second set of buckets, and the chunk size settles.
+#: Number of first steps without signals. They are not timed, because connections are made, DDP makes
+#: its second set of buckets, and the chunk size settles.
 WARMUP_STEPS = 20
 #: Length of a slice, in seconds.
 SLICE_S = 2.0
-#: The disturbed training.
+#: Job of the disturbed training.
 JOB = "chaos-disturbed"
-#: Number of steps after the last reducer serves again.
+#: Number of steps after the last reducer is serving again.
 SETTLE_STEPS = 20
 
 
@@ -49,14 +49,14 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """The number of steps that are timed."""
+        """The number of timed steps."""
         return sum(self.counts[1:])
 
     def add(self, slices: list[Slice]) -> None:
-        """Add a slice, as each rank reports it.
+        """Add a slice, as reported by each rank.
 
         Raises:
-            RanksFailed: the ranks have different weights, or a step was a hang.
+            RanksFailed: the ranks have different weights, or a step hung.
         """
         done = sum(self.counts)
         if len({part.digest for part in slices}) != 1:
@@ -86,12 +86,12 @@ class Course:
 
 
 def run(settings: Namespace, course: Course, say: Callable[[str], None]) -> None:
-    """Train with and without signals, and compare the weights; `course` gets what came of it.
+    """Train with and without signals, and compare the weights. The results are stored in `course`.
 
-    With a history every step reduces some more tensors, and the file tells what every rank gave and got.
+    With a history every step reduces some additional tensors, and the file records every rank's inputs and results.
 
     Raises:
-        RanksFailed: ranks or trainings ended with different weights, a step was a hang, a rank or a reducer failed.
+        RanksFailed: ranks or trainings ended with different weights, a step hung, or a rank or a reducer failed.
         NetworkUnavailable: this machine cannot have hosts of its own.
     """
     history: Path | None = settings.history
@@ -120,7 +120,7 @@ def run(settings: Namespace, course: Course, say: Callable[[str], None]) -> None
         try:
             _disturb(settings, course, reducers, ranks)
         except RanksFailed:
-            reducers.check()  # a reducer that failed is the better reason
+            reducers.check()  # if a reducer failed, that is the root cause
             raise
         finally:
             course.struck, course.restarts = list(reducers.struck), reducers.restarts

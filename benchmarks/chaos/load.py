@@ -1,7 +1,7 @@
 """The workload of the chaos tool, run by every rank: the demo's CNN learns digits under DDP, and every step is timed.
 
-The data of a step follow from the seed and the number of the step. So two trainings of the same
-number of steps must end with the same bits, whatever happened to the reducers.
+The data of a step depend only on the seed and the number of the step. So two trainings with the
+same number of steps must end with the same bits, whatever happened to the reducers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from benchmarks.lab.ranks import Rank
 from benchmarks.method.history import SUMS, History
 from worker_plugin import ReductionState, reduction_hook
 
-#: A step that takes more seconds than this is a hang. Then the stacks of all threads are written to
-#: stderr.
+#: A step that takes longer than this, in seconds, counts as a hang, and the stacks of all threads
+#: are written to stderr.
 HANG_S = 60.0
-#: With this the CNN's 0.6 MB of gradients are four buckets, so that a kill can interrupt several
-#: collectives.
+#: DDP's bucket size. The CNN's 0.6 MB of gradients become four buckets, so that a kill can
+#: interrupt several collectives.
 BUCKET_MB = 0.2
 _LEARNING_RATE = 0.05
 
@@ -47,7 +47,7 @@ class ChaosTraining:
     """A training that can be repeated from the same start."""
 
     def __init__(self, rank: Rank, seed: int, folder: Path | None = None) -> None:
-        # Losing reducers is intended here, and every loss would be logged by every rank.
+        # Losing reducers is intended here, and every rank would log every loss.
         logging.getLogger("worker_plugin").setLevel(logging.ERROR)
         self._rank, self._seed = rank, seed
         digits = load_digits()

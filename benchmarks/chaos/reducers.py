@@ -1,8 +1,8 @@
-"""Reducers that get signals by a schedule, and are started again on the same address, as systemd would start them.
+"""Reducers that get signals on a schedule, and are restarted on the same address, as systemd would do.
 
-Each reducer has a thread that starts it, waits for its end, and starts it again. One more thread strikes by the
-schedule. Reducers that ranks have started on their own hosts are struck too, if there are any; their ranks start
-these again. If a reducer ends without a strike, that is a failure.
+Each reducer has a thread that starts it, waits for it to end, and restarts it. Another thread sends the signals, which
+are called strikes. Reducers that ranks have started on their own hosts are struck too, if there are any; their ranks
+restart them. A reducer that ends without a strike is a failure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.lab.procfs import children, listens
 from benchmarks.lab.ranks import RanksFailed
 from benchmarks.lab.reducers import START_TIMEOUT_S, STOP_TIMEOUT_S, start
 
-#: Ports for reducers, below those that Linux gives to outgoing connections. Otherwise an outgoing
+#: Ports for reducers, below those that Linux assigns to outgoing connections. Otherwise an outgoing
 #: connection could take the port of a reducer that is down. Even the connection attempt to that
-#: reducer could, and TCP would then connect the socket to itself.
+#: reducer could do so, and TCP would then connect the socket to itself.
 PORTS = range(20_000, 32_000)
-#: The pause between two strikes is the mean pause times a random number of this range.
+#: The pause between two strikes is the mean pause times a random number in this range.
 JITTER = (0.5, 1.5)
-#: Most seconds until the striking thread looks at the reducers again.
+#: Maximum interval in seconds at which the striking thread polls the reducers.
 _LOOK_S = 0.1
 
 
@@ -41,16 +41,16 @@ _LOOK_S = 0.1
 class Strike:
     """One signal to one reducer, as planned."""
 
-    #: Seconds since the schedule began, without those in which no reducer served. Otherwise strikes
-    #: at an only reducer would pile up while it is down, and each would hit it at the moment when
+    #: Seconds since the schedule began, not counting times when no reducer was serving. Otherwise
+    #: strikes at a single reducer would pile up while it is down, and each would hit it the moment
     #: it serves again.
     at_s: float
-    #: Index of the reducer. If it is down at that moment, the next one that serves gets the signal.
+    #: Index of the reducer. If it is down at that moment, the next one that is serving gets the signal.
     reducer: int
 
 
 def schedule(seed: int, strikes: int, every_s: float, reducers: int) -> list[Strike]:
-    """Return the strikes in the order of their times. The same seed gives the same schedule."""
+    """Return the strikes ordered by time. The same seed gives the same schedule."""
     draw = random.Random(seed)
     at_s = 0.0
     planned = []
@@ -67,11 +67,11 @@ class Struck:
     #: On the monotonic clock, which all processes of a machine share.
     at_s: float
     reducer: int
-    #: Number of other reducers that served at that moment.
+    #: Number of other reducers that were serving at that moment.
     others: int
-    #: Whether a rank has started it, on its own host.
+    #: Whether the reducer was started by a rank on its own host.
     is_colocated: bool = False
-    #: The time at which the reducer served again.
+    #: The time at which the reducer was serving again.
     back_s: float = math.inf
 
 
@@ -79,15 +79,15 @@ class _Target:
     """A reducer that can be struck."""
 
     def __init__(self) -> None:
-        #: None while it does not serve.
+        #: None while it is not serving.
         self.pid: int | None = None
-        #: The strike after which it does not serve yet.
+        #: The strike from which it has not recovered yet.
         self.struck: Struck | None = None
-        #: Whether that strike ends it.
+        #: Whether that strike ends the process.
         self.is_ending = False
 
     def serves(self, pid: int) -> None:
-        """Note that it serves, for the first time or again."""
+        """Record that it is serving, for the first time or again."""
         if self.struck is not None:
             self.struck.back_s, self.struck = time.monotonic(), None
         self.pid = pid
@@ -96,7 +96,7 @@ class _Target:
         pid, self.pid, self.struck = self.pid, None, struck
         assert pid is not None
         self.is_ending = which is not signal.SIGSTOP
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself, which somebody else notices
+        with contextlib.suppress(ProcessLookupError):  # it ended on its own, which is noticed elsewhere
             os.kill(pid, which)
         if not self.is_ending:
             wake = threading.Timer(stop_for_s, self._wake, [pid])
@@ -104,13 +104,13 @@ class _Target:
             wake.start()
 
     def _wake(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it was killed at the end of all
+        with contextlib.suppress(ProcessLookupError):  # it was killed at the end of the run
             os.kill(pid, signal.SIGCONT)
             self.serves(pid)
 
 
 class _Colocated(_Target):
-    """The reducer of one rank, which starts it again by itself."""
+    """The reducer of one rank. The rank restarts it automatically."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -118,14 +118,14 @@ class _Colocated(_Target):
         self.look()
 
     def look(self) -> None:
-        """Find out whether it serves again."""
+        """Check whether it is serving again."""
         if self.pid is None:
             for pid in filter(listens, children(self._rank)):
                 self.serves(pid)
 
 
 class _Own(_Target):
-    """A reducer of ours."""
+    """A reducer that this process starts."""
 
     def __init__(self, host: Host, port: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Own(_Target):
         self.restarts = 0
 
     def keep(self, ends: threading.Event, restart_after_s: float) -> None:
-        """Start it, and start it again whenever a strike has ended it, until `ends` is set."""
+        """Start it, and restart it whenever a strike has ended it, until `ends` is set."""
         while not ends.is_set():
             self.process = start(self.host, self.port, log_level="error")
             wait_until_ready(self.process, START_TIMEOUT_S)
@@ -150,7 +150,7 @@ class _Own(_Target):
 
 
 class ChaosReducers:
-    """`count` reducers on loopback or each on its own of `hosts`, which are started again."""
+    """`count` reducers that are restarted after strikes, on loopback or each on its own host of `hosts`."""
 
     def __init__(
         self,
@@ -165,30 +165,30 @@ class ChaosReducers:
         at = hosts or [LOOPBACK] * count
         self._own = [_Own(host, port) for host, port in zip(at, _free_ports(count), strict=True)]
         self._colocated: list[_Colocated] = []
-        #: HOST:PORT of each, the same after every restart.
+        #: HOST:PORT of each reducer, the same after every restart.
         self.addresses = [reducer.address for reducer in self._own]
-        #: The strikes that were carried out. Read it when `is_over`.
+        #: The strikes that were carried out. It is complete once `is_over` is true.
         self.struck: list[Struck] = []
         self._ends, self._over = threading.Event(), threading.Event()
         self._failure: RanksFailed | None = None
         self._threads = [
             self._thread(partial(reducer.keep, self._ends, restart_after_s)) for reducer in self._own
         ]
-        #: Most seconds that a reducer of ours may take until it serves again.
+        #: Maximum time in seconds until one of our own reducers must be serving again.
         self._back_max_s = stop_for_s + STOP_TIMEOUT_S + restart_after_s + START_TIMEOUT_S
 
     def _thread(self, run: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
             try:
                 run()
-            except Exception as error:  # without this the other threads would wait for ever
+            except Exception as error:  # without this the other threads would wait forever
                 if not self._ends.is_set():
                     self._failure = error if isinstance(error, RanksFailed) else RanksFailed(repr(error))
 
         return threading.Thread(target=guarded, daemon=True)
 
     def start(self) -> None:
-        """Start all reducers, and wait until they serve."""
+        """Start all reducers, and wait until they are serving."""
         for thread in self._threads:
             thread.start()
         while any(reducer.pid is None for reducer in self._own):
@@ -196,10 +196,10 @@ class ChaosReducers:
             time.sleep(0.02)
 
     def strike(self, planned: Sequence[Strike], ranks: Sequence[int] = ()) -> None:
-        """Begin a schedule. The reducers that the processes `ranks` have started have the numbers after ours.
+        """Begin a schedule. Reducers started by the processes `ranks` are numbered after our own.
 
         Raises:
-            RanksFailed: one of these ranks has started none.
+            RanksFailed: one of these ranks has not started a reducer.
         """
         self._colocated = [_Colocated(pid) for pid in ranks]
         if not all(reducer.pid for reducer in self._colocated):
@@ -209,25 +209,25 @@ class ChaosReducers:
 
     @property
     def restarts(self) -> int:
-        """How often one of ours was started again."""
+        """How often one of our own reducers was restarted."""
         return sum(reducer.restarts for reducer in self._own)
 
     @property
     def is_over(self) -> bool:
-        """Whether the schedule was carried out, and all reducers serve again."""
+        """Whether the schedule was carried out and all reducers are serving again."""
         return self._over.is_set()
 
     def check(self) -> None:
         """Raise the failure that a thread has seen, if any.
 
         Raises:
-            RanksFailed: a reducer ended by itself, or does not come back.
+            RanksFailed: a reducer ended on its own, or did not come back.
         """
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """End all reducers of ours, also stopped ones."""
+        """End all of our own reducers, including stopped ones."""
         self._ends.set()
         for thread in self._threads:
             while thread.is_alive():
@@ -256,7 +256,7 @@ class ChaosReducers:
         self._over.set()
 
     def _serving(self, targets: Sequence[_Target]) -> list[int]:
-        """Return the indices of the reducers that serve."""
+        """Return the indices of the reducers that are serving."""
         for colocated in self._colocated:
             colocated.look()
         late_s = time.monotonic() - self._back_max_s
@@ -267,7 +267,7 @@ class ChaosReducers:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens."""
+    """Return `count` ports on which no process listens."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.SystemRandom().choice(PORTS)

@@ -1,13 +1,14 @@
-"""The report of the chaos tool: how long the job felt every strike, the goodput, the text and the JSON.
+"""The report of the chaos tool: how long each strike delayed the job, and the goodput, as text and as JSON.
 
-Two times say how long a strike is felt:
+Two times tell how long a strike is felt:
 
-next step     from the signal to the next end of a step on its last rank. A step that had its results already is not
+next step     from the signal until the last rank next ends a step. A step that already had its results is not
               delayed, so this may be short
-whole step    from the signal to the end of the first step that began after it. This includes all that the signal cost
+whole step    from the signal to the end of the first step that began after it. This includes the full cost of
+              the signal
 
-Compare them with the time until the reducer served again. The job has to wait for that if it was
-the only reducer.
+Compare them with the time until the reducer was serving again. The job has to wait for that if it
+was the only reducer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Felt(NamedTuple):
     #: Seconds since the first strike.
     at_s: float
     reducer: int
-    #: Number of other reducers that served at that moment.
+    #: Number of other reducers that were serving at that moment.
     others: int
-    #: Whether a rank had started it, on its own host.
+    #: Whether the reducer was started by a rank on its own host.
     is_colocated: bool
     next_step_s: float
     whole_step_s: float
@@ -38,7 +39,7 @@ class Felt(NamedTuple):
 
 
 def felt(course: Course) -> list[Felt]:
-    """Return how long each strike was felt. The last steps come after the last strike, so each has an end."""
+    """Return how long each strike was felt. Steps follow the last strike, so every strike has an end."""
     training, first = course.disturbed, course.struck[0].at_s if course.struck else 0.0
     rows = []
     for strike in course.struck:

@@ -1,1 +1,1 @@
-"""Benchmarks of tensors on a GPU."""
+"""Benchmarks with tensors on a GPU."""

@@ -1,12 +1,12 @@
-"""Wheels for a machine with a GPU and without a package registry: what we need and it lacks, and our own.
+"""Collect wheels for a GPU machine without a package registry: our missing requirements, and our own package.
 
     ssh that-machine pip list --format=freeze >there.txt
     python -m benchmarks.gpu.carry there.txt --python 3.12        # into .wheels/, which git ignores
     ssh that-machine 'python3 -m pip install --no-index --no-deps --target /tmp/site .wheels/*.whl'
     ssh that-machine 'PYTHONPATH=/tmp/site python3 -m benchmarks.gpu.proof results/'
 
-A line of there.txt may be a name alone. Then a package that must have some version is carried too. Needs `pip`,
-`packaging` and a registry here; wheels are those for Linux on x86-64.
+A line of there.txt may be just a name. The package is then included if a certain version is required. Needs `pip`,
+`packaging` and a registry here. Wheels are for Linux on x86-64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-#: What runs tests/gpu, beside our own requirements.
+#: Tools that run tests/gpu, in addition to our own requirements.
 TOOLS = ("pytest>=8", "pytest-benchmark>=5", "pytest-timeout>=2.3", "hypothesis>=6.100", "packaging>=24")
 PLATFORMS = (
     "manylinux_2_28",
@@ -34,12 +34,12 @@ PLATFORMS = (
     "manylinux2014",
     "manylinux1",
 )
-#: So much may travel at once, in bytes.
+#: Maximum total size in bytes.
 SIZE_MAX = 64 << 20
 
 
 def packages(text: str) -> dict[str, str | None]:
-    """Return the packages that a machine has, by canonical name: a version, or None if the list does not say it."""
+    """Return the packages of a machine by canonical name, with a version or None if the list has none."""
     known: dict[str, str | None] = {}
     for line in text.split("\n"):
         words = line.partition("#")[0].replace("@", "==").split("==")
@@ -50,7 +50,7 @@ def packages(text: str) -> dict[str, str | None]:
 
 
 def is_met(requirement: Requirement, there: Mapping[str, str | None]) -> bool:
-    """Whether a machine is sure to have what is required."""
+    """Return whether a machine certainly meets a requirement."""
     name = canonicalize_name(requirement.name)
     if name not in there:
         return False
@@ -66,13 +66,13 @@ def lacking(
     python: str,
     get: Callable[[Requirement], Iterable[str]],
 ) -> list[Requirement]:
-    """Return what a machine lacks, each with what it needs itself.
+    """Return the requirements that a machine lacks, including their own requirements.
 
     Args:
-        wanted: requirements as pyproject.toml has them.
+        wanted: requirements in the form of pyproject.toml.
         there: see `packages`.
-        python: its version, "3.12".
-        get: fetches a wheel, and returns the requirements in it.
+        python: Python version of the machine, such as "3.12".
+        get: fetches a wheel, and returns its requirements.
     """
     environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     left, found = list(wanted), dict[str, Requirement]()
@@ -88,10 +88,10 @@ def lacking(
 
 
 def download(requirement: Requirement, folder: Path, python: str) -> list[str]:
-    """Fetch a wheel; return the requirements in it.
+    """Fetch a wheel, and return its requirements.
 
     Raises:
-        subprocess.CalledProcessError: there is none; pip has said why.
+        subprocess.CalledProcessError: there is no wheel; pip has printed the reason.
     """
     before = set(folder.glob("*.whl"))
     platforms = [f"--platform={name}_x86_64" for name in PLATFORMS]

@@ -1,9 +1,9 @@
-"""What a machine with a GPU has, and how fast its copies between the GPU and page-locked memory are. Not run yet.
+"""Inventory of a GPU machine, and the speed of copies between the GPU and page-locked memory. Not run yet.
 
     python -m benchmarks.gpu.inventory --json inventory.json
     python -m benchmarks.gpu.inventory --device cpu --tiny       # the tool itself, without a GPU
 
-`both` copies down and up at once, on two streams, as training does; its rate is that of each direction.
+`both` copies down and up concurrently, on two streams, as training does; its rate is per direction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.method.table import markdown
 
 MIB = 1 << 20
 SIZES = (1 * MIB, 4 * MIB, 25 * MIB, 256 * MIB)
-#: Bytes that are copied for each figure at least, and how many figures are made for the median.
+#: Minimum bytes copied for each figure, and the number of figures for the median.
 LEAST_BYTES, FIGURES = 1 << 30, 5
 _COMMANDS = (
     (
@@ -45,7 +45,7 @@ _COMMANDS = (
 
 
 class Copies:
-    """A tensor on the device and two page-locked ones, each with a stream of its own."""
+    """Two tensors on the device and two page-locked ones, with a stream per direction."""
 
     def __init__(self, device: torch.device, nbytes: int) -> None:
         self._device, self._is_gpu = device, device.type == "cuda"
@@ -58,7 +58,7 @@ class Copies:
 
         Args:
             names: "down", "up" or both.
-            repeats: of the copy.
+            repeats: number of copies.
         """
         self._wait()
         began = time.perf_counter()
@@ -73,7 +73,7 @@ class Copies:
         target, source = self._host[index], self._tensors[index]
         if name == "up":
             target, source = source, target
-        with torch.cuda.stream(self._streams[index]):  # without a GPU it does nothing
+        with torch.cuda.stream(self._streams[index]):  # without a GPU this does nothing
             target.copy_(source, non_blocking=True)
 
     def _wait(self) -> None:
@@ -82,7 +82,7 @@ class Copies:
 
 
 def rates(device: torch.device, sizes: tuple[int, ...], least_bytes: int) -> list[dict[str, Any]]:
-    """Return the median rates of copies in GB/s, a row for each size in bytes."""
+    """Return the median rates of copies in GB/s, with a row for each size in bytes."""
     rows = []
     for nbytes in sizes:
         copies, repeats = Copies(device, nbytes), max(1, least_bytes // nbytes)
@@ -95,7 +95,7 @@ def rates(device: torch.device, sizes: tuple[int, ...], least_bytes: int) -> lis
 
 
 def said(command: tuple[str, ...]) -> str:
-    """Return what a command prints, or why it cannot."""
+    """Return the output of a command, or why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -104,7 +104,7 @@ def said(command: tuple[str, ...]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return what there is to say without a copy."""
+    """Return the facts that need no copies."""
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return {
         "environment": environment.describe(),

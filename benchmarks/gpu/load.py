@@ -1,7 +1,7 @@
-"""The workload of gpu/training.py, run by every rank: one model under DDP for each contender.
+"""The workload of gpu/training.py for every rank: one model under DDP for each contender.
 
-All contenders see the same batches. DDP's own control traffic goes over Gloo unless the contender
-is NCCL, so that nothing else needs NCCL.
+All contenders see the same batches. DDP's own control traffic uses Gloo unless the contender is NCCL, so
+that nothing else needs NCCL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GpuTraining:
         contenders: list[str],
         bucket_mb: float,
     ) -> None:
-        torch.manual_seed(0)  # on the CPU, so that all ranks begin alike
+        torch.manual_seed(0)  # on the CPU, so that all ranks start with the same weights
         self._rank = rank
         self._recipe = (TINY if tiny else RECIPES)[model]
         self._start = self._recipe.build()
@@ -59,7 +59,7 @@ class GpuTraining:
             self._models[OURS].register_comm_hook(rank.states["tcp"], reduction_hook)
         if NOOP in contenders:
             self._models[NOOP].register_comm_hook(None, noop_hook)
-        # There is no momentum, which would need memory and hide errors of the sums.
+        # Momentum would need memory and hide errors of the sums.
         self._optimizers = {
             name: torch.optim.SGD(one.parameters(), lr=_LEARNING_RATE) for name, one in self._models.items()
         }
@@ -67,10 +67,10 @@ class GpuTraining:
         self._loss = torch.zeros(())
 
     def prepare(self) -> None:
-        """Do nothing, since `run` makes the batch of its step."""
+        """Do nothing, since `run` creates the batch of its step."""
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Do one training step with a batch that is on the GPU already."""
+        """Do one training step with a batch that is already on the GPU."""
         batch = self._batch(contender)
         return timed([lambda: self._step(contender, batch)], start_at)
 
@@ -80,7 +80,7 @@ class GpuTraining:
             raise AssertionError(f"rank {self._rank.rank}: the loss is {float(self._loss)}")
 
     def profile(self, contender: str, count: int, folder: str) -> None:
-        """Do `count` more steps, and write a trace of the GPU; on rank 0 also of the CPU. Ours writes its own, too."""
+        """Do `count` more steps, and write a trace of the GPU, on rank 0 also of the CPU. Ours also writes its own."""
         on_gpu, is_first = self._rank.device.type == "cuda", self._rank.rank == 0
         wanted = ([ProfilerActivity.CUDA] if on_gpu else []) + ([ProfilerActivity.CPU] if is_first else [])
         with ExitStack() as stack:
@@ -125,7 +125,7 @@ class GpuTraining:
         device = self._rank.device.type
         optimizer = self._optimizers[contender]
         optimizer.zero_grad()
-        # Such models are usually trained so: 16 bits on the tensor cores, gradients and sums in
+        # Such models are usually trained with 16 bits on the tensor cores, and gradients and sums in
         # float32.
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = self._recipe.loss(self._models[contender], batch)

@@ -2,16 +2,16 @@
 
     python -m benchmarks.gpu.nccl --workers 4 --rate 500 --size 64MiB
 
-NCCL may use nothing but sockets here (`benchmarks.gpu.nccl_ranks`), and every rank has a network
-namespace. The logs of NCCL are read and printed. A time is marked (*) if they do not show a ring,
-the protocol Simple and the transport NET/Socket.
+NCCL may only use sockets here (`benchmarks.gpu.nccl_ranks`), and every rank has a network namespace. The
+logs of NCCL are read and printed. A time is marked (*) if they do not show a ring, the protocol Simple
+and the transport NET/Socket.
 
-Ranks that share a GPU take turns on it, and NCCL's kernels wait for the network on the GPU. So the
-same comparison runs on loopback first, where no link limits it. A time on shaped links says
-something about the network only if the time on loopback was at most half as long
-(`row.CLEARLY_FASTER`); otherwise it is marked, too. Both contenders take turns on the same
-processes, and every result is compared as a whole with the exact sum. Needs a GPU, root and
-iproute2, and exits with 2 without them. With `--device cpu` the ring is Gloo's, which tries the tool itself.
+Ranks that share a GPU take turns on it, and NCCL's kernels wait for the network on the GPU. So the same
+comparison first runs on loopback, where no link limits it. A time on shaped links only says something
+about the network if the time on loopback was at most half as long (`row.CLEARLY_FASTER`). Otherwise it
+is also marked. Both contenders take turns on the same processes, and every whole result is compared with
+the exact sum. Needs a GPU, root and iproute2, and exits with 2 without them. With `--device cpu` the ring
+is Gloo's, which tests the tool itself.
 """
 
 from __future__ import annotations

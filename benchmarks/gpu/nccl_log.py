@@ -1,6 +1,6 @@
-"""The log of NCCL, as evidence that a time is that of a ring over sockets.
+"""NCCL's log as evidence that a time was measured with a ring over sockets.
 
-The log needs NCCL_DEBUG=INFO. Its format is that of NCCL 2.20 to 2.30, see
+The log needs NCCL_DEBUG=INFO. The format is that of NCCL 2.20 to 2.30, see
 github.com/NVIDIA/nccl/issues/1267 and /2057.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: Most lines of rank 0's log that are kept; those of single collectives are not.
+#: Maximum lines of rank 0's log that are kept, without lines of single collectives.
 LINES_MAX = 80
 
 _PREFIX = re.compile(r"^.*NCCL (?:INFO|WARN) ")
@@ -87,7 +87,7 @@ def read(logs: Sequence[str]) -> NcclLog:
     for rank, text in enumerate(logs):
         for line in text.splitlines():
             _take(log, line)
-            # Lines of single collectives are left out, since they repeat.
+            # Lines of single collectives are omitted, since they repeat.
             if rank == 0 and _KEPT.search(line) and "Bytes ->" not in line and len(log.lines) < LINES_MAX:
                 log.lines.append(line)
     return log

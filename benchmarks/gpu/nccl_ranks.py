@@ -1,9 +1,9 @@
-"""The environment of NCCL in a rank, and what NCCL needs of the machine.
+"""The environment of NCCL in a rank, and NCCL's requirements on the machine.
 
-NCCL up to 2.29 refuses two ranks on one GPU if their host and bus ids are the same (init.cc), so
-each rank gets a host id of its own. Then sockets are the only transport between ranks, and sockets
-use the shaped links. From 2.30 on, a variable allows several ranks on a GPU. Without these
-settings, ranks with GPUs of their own would use NVLink or shared memory instead of the links.
+NCCL up to 2.29 refuses two ranks on one GPU if their host and bus ids are the same (init.cc), so each
+rank gets its own host id. Sockets are then the only transport between ranks, and sockets use the shaped
+links. From 2.30 on, a variable allows several ranks on a GPU. Without these settings, ranks with
+separate GPUs would use NVLink or shared memory instead of the links.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SOCKETS_ONLY = {
 
 
 class GpuMissing(Exception):
-    """This machine cannot run NCCL as it is needed. The message names the missing part."""
+    """This machine cannot run NCCL as required. The message names the missing part."""
 
 
 def check_gpus(gpus: int) -> None:
@@ -52,14 +52,14 @@ def variables(
     Args:
         rank: the rank.
         interface: the network interface for sockets.
-        log: the file that NCCL writes, and `nccl_log` reads.
-        sockets: whether NCCL may use nothing but a ring over sockets. Otherwise NCCL chooses.
-        version: that of NCCL.
+        log: the file that NCCL writes and `nccl_log` reads.
+        sockets: whether NCCL may only use a ring over sockets. Otherwise NCCL chooses.
+        version: NCCL's version.
     """
     environment = {
         "NCCL_SOCKET_IFNAME": interface,
         "NCCL_DEBUG": "INFO",
-        # ENV logs the variables that NCCL reads, TUNING its choice for each collective.
+        # ENV logs the variables that NCCL reads, and TUNING its choice for each collective.
         "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING",
         "NCCL_DEBUG_FILE": log,
     }

@@ -1,4 +1,4 @@
-"""A GPU's gradients over loopback: each stage alone, and all stages together. Not run on a GPU yet.
+"""Reduce a GPU's gradients over loopback: each stage alone, and all stages together. Not run on a GPU yet.
 
     python -m benchmarks.gpu.pipeline --workers 2 --reducers 2 --size 1024MiB --bucket 25MiB
     python -m benchmarks.gpu.pipeline --device cpu --size 64MiB     # the tool itself, without a GPU
@@ -6,8 +6,8 @@
 Four contenders take turns. `down` copies the buckets to page-locked host memory. `network` reduces
 tensors of that size on the CPU. `up` copies them back to the GPU. `all` reduces buckets on the GPU,
 issued one after the other as in a backward pass. The time of `all` is the time of a step without
-computing. `x slowest` is its ratio to the slowest stage: the median over neighbouring turns, and
-quartiles. Every result is compared as a whole with the exact sum.
+computation. `x slowest` is its ratio to the slowest stage, as the median and quartiles over neighbouring
+turns. Every whole result is compared with the exact sum.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""All that only a GPU can prove, as one command for the day a machine with one can be had. Not run on one yet.
+"""Run everything that only a GPU can prove with one command, once a GPU machine is available. Not run on one yet.
 
     python -m benchmarks.gpu.proof results/ --limit-s 540
     python -m benchmarks.gpu.proof results/ --device cpu --tiny     # every part here, in a minute
     python -m benchmarks.gpu.proof results/ --parts cores-reducer,cores-kernels
 
-Writes proof.json and proof.txt after each part (`benchmarks.method.parts`), and traces of training beside them. Where
-something is missing it chooses by itself, and says so. Without namespaces and `tc` all is on loopback, which shows
-correctness and overlap but no ratio to NCCL on a network. Without CUDA's MPS, ranks take turns on the GPU. Where NCCL
-refuses two ranks on a GPU, the rest runs without it.
+Writes proof.json and proof.txt after each part (`benchmarks.method.parts`), and traces of training in the same folder.
+If something is missing, it chooses an alternative and reports it. Without namespaces and `tc` everything runs on
+loopback, which shows correctness and overlap but no ratio to NCCL on a network. Without CUDA's MPS, ranks take turns on
+the GPU. If NCCL refuses two ranks on a GPU, the rest runs without it.
 
 part         what it shows                                                               passes if
 inventory    GPU, PCIe, versions, what is missing, page-locked copies                    -
@@ -21,9 +21,9 @@ mps-tests    tests/gpu through MPS                                              
 nccl-10g     n=4 at 10 Gbit/s, through MPS                                               1.3 x NCCL
 nccl-8       n=8 at 200 Mbit/s                                                           1.68 x NCCL
 alone        training on loopback                                                        -
-cores-...    what needs many cores and no GPU (`benchmarks.many_cores`)                  -
+cores-...    parts that need many cores and no GPU (`benchmarks.many_cores`)             -
 
-Ranks share one GPU and one PCIe link, and NCCL is forced to Ring, Simple and Socket: say so beside each figure.
+Ranks share one GPU and one PCIe link, and NCCL is forced to Ring, Simple and Socket, so state that with each figure.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from benchmarks.method.parts import Part, Parts, chosen
 
 MPS, RING = frozenset({"mps"}), frozenset({"nccl"})
 CONTROL = "nvidia-cuda-mps-control"
-#: It shows whether NCCL takes two ranks on a GPU.
+#: The part that shows whether NCCL accepts two ranks on a GPU.
 FIRST_RING = "nccl-2"
-#: The parts after this one use MPS where there is MPS.
+#: The parts after this one use MPS if available.
 LAST_WITHOUT_MPS = "pipeline"
-#: How long the daemon of MPS may take to start or to end, in seconds.
+#: Timeout for the MPS daemon to start or end, in seconds.
 MPS_S = 15.0
-#: What each part may take that only tries its command, in seconds: one of five has taken 75 at a load of 8.
+#: Time limit of each part in a trial run, in seconds. One of five took 75 at a load of 8.
 TINY_S = 240.0
 
 
@@ -63,9 +63,9 @@ def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) ->
 
     Args:
         traces: the folder for traces.
-        device: of the tensors; on "cpu" Gloo's ring stands for NCCL's.
-        is_tiny: to try the commands themselves, for which even a busy machine gets the time.
-        has_nccl: whether NCCL takes several ranks on a GPU, as far as that is known.
+        device: device of the tensors; on "cpu" Gloo's ring stands in for NCCL's.
+        is_tiny: whether only to try the commands, with enough time even on a busy machine.
+        has_nccl: whether NCCL accepts several ranks on a GPU, as far as known.
     """
     size, rounds = ("64KiB", "--rounds 1 --warmup 1") if is_tiny else ("64MiB", "--rounds 5 --warmup 2")
     tiny = "--tiny" if is_tiny else ""
@@ -114,7 +114,7 @@ def parts(traces: Path, *, device: str, is_tiny: bool, has_nccl: bool = True) ->
 
 @contextmanager
 def mps(run: Parts) -> Iterator[None]:
-    """Let the parts of the body use MPS, with pipes of its own, in the GPU's default mode; or say why they cannot."""
+    """Let the parts in the body use MPS with its own pipes in the GPU's default mode, or record why they cannot."""
     control = shutil.which(CONTROL)
     if control is None:
         run.missing["mps"] = f"no {CONTROL}"
@@ -124,7 +124,7 @@ def mps(run: Parts) -> Iterator[None]:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
 
         def tell(*words: str, text: str | None = None) -> str | None:
-            """Return why the daemon does not do it."""
+            """Return why the daemon failed, or None."""
             try:
                 done = subprocess.run(
                     [control, *words],

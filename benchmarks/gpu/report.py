@@ -1,4 +1,4 @@
-"""The report of gpu/training.py: its rows and its table, and whether the weights are right."""
+"""The report of gpu/training.py: its rows, its table, and the check of the weights."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.method.paired import Measurement
 from benchmarks.method.table import spread
 
 LABELS = {OURS: "ours, TCP", GLOO: "DDP, Gloo", NCCL: "DDP, NCCL ring", NOOP: "no communication"}
-#: Largest distance between our weights and those of another contender, as a multiple of the
-#: distance that training has moved them. With a sum instead of an average it would be n - 1, and
-#: without averaging about sqrt(n - 1). Different roundings of kernels are far below this limit.
+#: Maximum distance between our weights and those of another contender, as a multiple of the distance
+#: that training has moved them. With a sum instead of an average it would be n - 1, and without
+#: averaging about sqrt(n - 1). Rounding differences of kernels are far below this limit.
 APART_MAX = 0.05
 
 
@@ -28,12 +28,12 @@ class Found:
     """The outcome of a comparison."""
 
     measured: dict[str, Measurement]
-    #: Share of each contender's steps in which the GPU was idle, and share with a kernel of NCCL;
-    #: None without a GPU.
+    #: Share of each contender's steps in which the GPU was idle, and share with an NCCL kernel; None
+    #: without a GPU.
     shares: dict[str, tuple[float | None, float | None]]
     #: Hashes of the weights by contender, in rank order.
     digests: dict[str, list[str]]
-    #: Distance of our weights from those of each other contender, the largest of all ranks.
+    #: Maximum distance over all ranks of our weights from those of each other contender.
     apart: dict[str, float]
     nccl: NcclLog | None = None
     link: Link | None = None
@@ -41,7 +41,7 @@ class Found:
 
     @property
     def doubts(self) -> list[str]:
-        """Why the time of NCCL is not that of a ring over the links."""
+        """Reasons why NCCL's time is not that of a ring over the links."""
         return [] if self.nccl is None else self.nccl.problems(len(self.digests[NCCL]))
 
     def exposed_s(self, name: str) -> float | None:
@@ -68,7 +68,7 @@ def problems(digests: Mapping[str, Sequence[str]], apart: Mapping[str, float]) -
 
 
 def rows_of(found: Found) -> list[dict[str, Any]]:
-    """Return a row for each contender, in words of the columns of README.md."""
+    """Return a row for each contender, with the columns of README.md."""
     rows = []
     for name, measurement in found.measured.items():
         is_other = name != OURS and OURS in found.measured
@@ -103,7 +103,7 @@ COLUMNS: dict[str, Cell] = {
 
 
 def notes(found: Found) -> list[str]:
-    """Return what is said of NCCL under the table."""
+    """Return the notes on NCCL below the table."""
     if found.nccl is None:
         return []
     return ["", found.nccl.summary(), *(f"(*) no ring over the links: {doubt}" for doubt in found.doubts)]

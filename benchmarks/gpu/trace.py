@@ -1,4 +1,4 @@
-"""How much of the steps in traces of torch's profiler the GPU worked. They have Kineto's Chrome format."""
+"""Share of the steps in which the GPU worked, from torch's profiler traces in Kineto's Chrome format."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def kernel_share(traces: Sequence[dict[str, Any]], *, nccl: bool) -> float | Non
     """Return the share of the steps in which a kernel of any of these processes was on the GPU; None without a GPU.
 
     Args:
-        traces: of all ranks that share the GPU. The steps of the first trace count, without the first
-            step, in which the profiler begins.
-        nccl: whether NCCL's kernels count, which wait for the network on the GPU; otherwise all other
-            kernels count.
+        traces: traces of all ranks that share the GPU. The steps of the first trace count, except the first
+            step, in which the profiler starts.
+        nccl: whether to count NCCL's kernels, which wait for the network on the GPU, or all other kernels.
     """
     kernels = [
         interval
@@ -39,7 +38,7 @@ def kernel_share(traces: Sequence[dict[str, Any]], *, nccl: bool) -> float | Non
 
 
 def _interval(trace: dict[str, Any], event: dict[str, Any]) -> Interval:
-    """Return begin and end of an event in microseconds, on the clock that all processes share."""
+    """Return start and end of an event in microseconds, on the clock that all processes share."""
     begin = trace.get("baseTimeNanoseconds", 0) / 1e3 + event["ts"]
     return begin, begin + event["dur"]
 

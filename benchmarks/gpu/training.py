@@ -1,26 +1,26 @@
-"""DDP training on shaped links and on a GPU that all ranks share, with a step of each contender in turn.
+"""DDP training on shaped links and on a GPU that all ranks share. The contenders take turns at steps.
 
     python -m benchmarks.gpu.training --model bert --workers 4 --rate 1000 --trace traces
     python -m benchmarks.gpu.training --model resnet --workers 8 --rate 10000
-    python -m benchmarks.gpu.training --model bert --unshaped               # what the machine does without links
+    python -m benchmarks.gpu.training --model bert --unshaped               # the machine without links
     python -m benchmarks.gpu.training --device cpu --tiny --unshaped        # the same code, without a GPU
 
 Contenders are ours, DDP over Gloo, DDP over NCCL's ring, and torch's noop hook, which does not
 communicate.
 
-`exposed` is a step's time less that of the noop hook in the same round: the communication that
-computing does not hide. `GPU idle` is the share of a step in which no kernel of any rank was on the
-GPU, kernels of NCCL excepted. `NCCL waits` is the share in which a kernel of NCCL was on the GPU;
-such kernels hold it while they wait for the network. Both come from torch's profiler, in separate
-steps after the timed ones. A kernel counts as being on the shared GPU also while its rank does not
-have its turn, so the real idle share is larger.
+`exposed` is a step's time less that of the noop hook in the same round, which is the communication not
+hidden by computation. `GPU idle` is the share of a step in which no kernel of any rank was on the GPU,
+except NCCL's kernels. `NCCL waits` is the share in which an NCCL kernel was on the GPU; such kernels
+hold it while they wait for the network. Both come from torch's profiler, in separate steps after the
+timed ones. A kernel also counts as being on the shared GPU while it is not its rank's turn, so the real
+idle share is larger.
 
-At the end all ranks must have the same bits in every weight, for each contender that communicates,
-and our weights must be those of the others except for roundings. Otherwise the exit code is 1. It
-is 2 if the machine lacks something. The log of NCCL is read as in `benchmarks.gpu.nccl`. Writes
+At the end all ranks must have the same bits in every weight, for each contender that communicates, and
+our weights must equal those of the others except for rounding. Otherwise the exit code is 1. It is 2 if
+the machine lacks something. The log of NCCL is read as in `benchmarks.gpu.nccl`. Writes
 gpu-training-*.json, and with --trace a trace of rank 0 for each contender (for chrome://tracing or
-Perfetto). Ours has the parts of each collective of all ranks beside rank 0's backward pass, as
-`reducer trace` puts them there.
+Perfetto). Our trace has the parts of each collective of all ranks next to rank 0's backward pass, as
+placed by `reducer trace`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from benchmarks.method.paired import compare
 from benchmarks.method.results import RESULTS
 from benchmarks.method.table import size_text
 
-#: Default of --profiled. The profiler needs one more step, in which it begins.
+#: Default of --profiled. The profiler needs one more step, in which it starts.
 PROFILED = 2
 
 
@@ -75,7 +75,7 @@ def profiled(cluster: Cluster, name: str, given: argparse.Namespace) -> tuple[fl
             given.trace.mkdir(parents=True, exist_ok=True)
             out = given.trace / f"{slug(given)}-{name}.json"
             shutil.copy(paths[0], out)
-            if name == OURS:  # if that fails, the profile alone is there
+            if name == OURS:  # if this fails, only the profile is left
                 command = [sys.executable, "-m", "reducer", "trace", folder]
                 subprocess.run([*command, "--profile", paths[0], "-o", out], stdout=subprocess.DEVNULL)
     computes = gpu_trace.kernel_share(traces, nccl=False)
@@ -100,7 +100,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         device="cuda",
         tiny=False,
         rounds=5,
-        # DDP makes new buckets after the first step.
+        # DDP creates new buckets after the first step.
         warmup=2,
         out=RESULTS,
     )

@@ -1,4 +1,4 @@
-"""The link between a host and the switch, and the traffic of all links between two moments."""
+"""The link between a host and the switch, and the traffic of all links between two points in time."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import Any
 
 #: Bytes of a full Ethernet frame, and of the TCP payload in it.
 FRAME_BYTES, SEGMENT_BYTES = 1514, 1448
-#: Frames that every queue holds: with fewer, eight senders could not have two packets each under way.
+#: Minimum number of frames that every queue holds. With fewer, eight senders could not have two packets each in flight.
 _LEAST_FRAMES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The properties of a link. All hosts have the same, in both directions."""
+    """The properties of a link, which are the same for all hosts and both directions."""
 
     rate_mbit: float
-    #: Length of a link's queue, in milliseconds of its rate; a full queue drops packets. A port of a switch
+    #: Length of a link's queue, in milliseconds of its rate; a full queue drops packets. A switch port
     #: holds about 1 ms. A queue that would hold fewer than `_LEAST_FRAMES` frames is longer.
     latency_ms: float = 1.0
-    #: Milliseconds from a host to the switch, beside all queues: half of a round trip.
+    #: Milliseconds from a host to the switch without queues, which is half of a round trip.
     delay_ms: float = 0.0
-    #: Bytes that may pass at once after a pause, but never more than a queue holds;
-    #: `benchmarks.lab.network` explains why so many.
+    #: Bytes that may pass immediately after a pause, but never more than a queue holds;
+    #: `benchmarks.lab.network` explains the default.
     burst_bytes: int = 128 << 10
-    #: How many segments TCP may hand over as one packet, which a short queue drops whole; 0: as many as fit.
+    #: Maximum segments that TCP may pass as one packet, which a short queue drops whole; 0 means as many as fit.
     packet_segments: int = 0
     #: Name of TCP's congestion control; empty until it is known.
     congestion: str = ""
-    #: Goodput of one TCP stream of iperf3, the better of both directions; None until it is
-    #: measured.
+    #: Goodput of one TCP stream of iperf3 in the better direction; None until measured.
     goodput_mbit: float | None = None
 
     @property
     def packet_bytes(self) -> int:
-        """Return the largest packet that TCP may hand over: two of them fit a burst, and a queue with their headers."""
+        """Return TCP's largest packet, such that two of them fit a burst, and with their headers also a queue."""
         in_queue = self.queue_bytes * SEGMENT_BYTES // FRAME_BYTES
         return min(64 << 10, self.bucket_bytes // 2, in_queue // 2)
 
@@ -46,36 +45,36 @@ class Link:
 
     @property
     def queue_ms(self) -> float:
-        """Return the milliseconds that a packet really waits in a full queue."""
+        """Return the actual milliseconds that a packet waits in a full queue."""
         return self.queue_bytes * 8e-3 / self.rate_mbit
 
     @property
     def bucket_bytes(self) -> int:
-        """Return the bytes that really pass at once. More than a queue would be a second, longer queue."""
+        """Return the actual burst. More bytes than a queue holds would be a second, longer queue."""
         return min(self.burst_bytes, self.queue_bytes)
 
     @property
     def name(self) -> str:
-        """The name that tables have."""
+        """The name in tables."""
         path = f", {self.delay_ms:g} ms long" if self.delay_ms else ""
         path += f", {self.packet_segments} segments" if self.packet_segments else ""
         return f"{self.rate_mbit:g} Mbit/s, {self.queue_ms:.3g} ms{path}"
 
     @property
     def slug(self) -> str:
-        """The name that test ids have."""
+        """The name in test ids."""
         path = f"-delay{self.delay_ms:g}ms" if self.delay_ms else ""
         return f"{self.rate_mbit:g}mbit-queue{self.latency_ms:g}ms{path}-burst{self.burst_bytes >> 10}KiB"
 
     def json(self) -> dict[str, Any]:
-        """Return the link as in files, with the length of its queues."""
+        """Return the link in the form of files, with the length of its queues."""
         return asdict(self) | {"queue_bytes": self.queue_bytes}
 
 
 def queue_ms(network: Mapping[str, Any]) -> float:
-    """Return the milliseconds that a packet waits in a full queue of a link that `Link.json` has described.
+    """Return the milliseconds that a packet waits in a full queue of a link described by `Link.json`.
 
-    Results from before its length was recorded have queues of at least a burst.
+    Results from before the length was recorded have queues of at least a burst.
     """
     rate_mbit = network["rate_mbit"]
     least_bytes = max(rate_mbit * network["latency_ms"] * 125, network["burst_bytes"])
@@ -96,9 +95,9 @@ class Traffic:
     worker_rx_bytes: int = 0
     reducer_tx_bytes: int = 0
     reducer_rx_bytes: int = 0
-    #: Packets that a full queue has dropped, on either end of a link.
+    #: Packets dropped by a full queue on either end of a link.
     dropped_packets: int = 0
-    #: Segments that TCP has sent again, on all hosts.
+    #: Segments that TCP has retransmitted on all hosts.
     retransmitted_segments: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:

@@ -1,1 +1,1 @@
-"""Small benchmarks of one aspect each, which take about a minute on one machine."""
+"""Small benchmarks of single aspects, which take about a minute on one machine."""

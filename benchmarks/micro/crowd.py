@@ -1,10 +1,10 @@
-"""The cost of many ranks that join many reducers: the real cores and the real encoding, without a network.
+"""The cost of many ranks joining many reducers, with the real cores and the real encoding but without a network.
 
     python -m benchmarks.micro.crowd --ranks 1024 --reducers 16
 
-All ranks join at once and in the same order. That is the worst case for rank 0, which gets a
-message about each rank from each reducer. Prints the time until the epoch has started on all ranks,
-rank 0's part of it, and what the reducer that sent most has sent to rank 0.
+All ranks join at the same time and in the same order. That is the worst case for rank 0, which receives
+a message about each rank from each reducer. Prints the time until the epoch has started on all ranks,
+rank 0's part of it, and the traffic to rank 0 from the reducer that sent most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worker_plugin.core import events as rank_events
 from worker_plugin.core.identity import Identity
 from worker_plugin.core.rank import RankCore
 
-#: A host name as cloud machines have it; longer names make longer frames.
+#: A typical host name of a cloud machine; longer names make longer frames.
 HOST = "ip-10-0-113-27.ec2.internal"
 TICK_S = 0.04
 
@@ -37,7 +37,7 @@ class Tally:
     """The time, bytes and frames of a run."""
 
     seconds: float = 0.0
-    #: Seconds in rank 0's core, decoding included.
+    #: Seconds in rank 0's core, including decoding.
     rank_0_seconds: float = 0.0
     #: Bytes and frames for rank 0 from the reducer that sent most.
     rank_0_bytes: int = 0
@@ -58,7 +58,7 @@ class Crowd:
         ]
         self.ranks = [RankCore(self._identity(rank, ranks), addresses) for rank in range(ranks)]
         self.tally = Tally(by_reducer={number: [0, 0] for number in range(reducers)})
-        #: Frames under way: rank, reducer, whether it goes to the reducer, and the frame.
+        #: Frames in flight: rank, reducer, whether it is for the reducer, and the frame.
         self._wire: deque[tuple[int, int, bool, bytes]] = deque()
         self._epochs: set[int] = set()
 

@@ -1,11 +1,11 @@
-"""A job beside strangers of eight kinds, each with a reducer of its own: how long its sums take, and what they cost.
+"""The time and cost of a job's sums next to strangers of eight kinds, with a new reducer for each kind.
 
     python -m benchmarks.micro.flood                            # the table; about 3 minutes
     python -m benchmarks.micro.flood no-token lobby --seconds 4
 
-2 ranks, 1 reducer of one process with a token file, loopback, the TCP plane, sums of 4 MiB, all checked. For each kind
-the job runs alone for a while and then beside the strangers (strangers.py), for the same time. They run at the lowest
-priority, because in reality they would have machines of their own.
+The job has 2 ranks, 1 reducer of one process with a token file, loopback, the TCP plane, and sums of 4 MiB, which are
+all checked. For each kind the job runs alone for a while and then next to the strangers (strangers.py) for the same
+time. They run at the lowest priority, because in reality they would run on other machines.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from benchmarks.micro.strangers import JOB, KINDS
 
 #: Elements of a sum, and sums between two looks at the clock.
 NUMEL, SUMS = 1 << 20, 10
-#: Seconds that a reducer has to start or to end, and that strangers may take to come.
+#: Timeout for a reducer to start or end, and for strangers to end, in seconds.
 PROCESS_S = 30.0
-#: Seconds that strangers stay beyond those of the sums, and that /livez has for its answer meanwhile.
+#: Seconds that strangers stay after the sums, and timeout of /livez meanwhile.
 STAY_S, LIVEZ_S = 3.0, 2.0
 HEAD = [
     "strangers",
@@ -58,11 +58,11 @@ def free_port() -> str:
 
 
 class Served:
-    """A reducer with a port for metrics and a log that is counted; it wants the tokens that there are now."""
+    """A reducer with a metrics port and a counted log, which requires the current tokens."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        #: Where its other ports are, as options of it and of the strangers.
+        #: Its other ports, as options for it and for the strangers.
         self.ports = ["--data-port", free_port(), "--metrics-port", free_port()]
         self._livez = f"http://127.0.0.1:{self.ports[-1]}/livez"
         with log.open("w") as file:
@@ -71,17 +71,17 @@ class Served:
 
     @property
     def lines(self) -> int:
-        """The lines of its log until now."""
+        """The number of lines in its log so far."""
         return self._log.read_text(errors="replace").count("\n")
 
     @property
     def peak_mib(self) -> int:
-        """The most memory that the process had until now."""
+        """The peak memory of the process so far."""
         [kib] = re.findall(r"^VmHWM:\s+(\d+)", Path(f"/proc/{self._process.pid}/status").read_text(), re.M)
         return int(kib) >> 10
 
     def livez_ms(self) -> str:
-        """Return how long it takes to say that it lives; "none" if it has not within LIVEZ_S."""
+        """Return the milliseconds of a liveness probe, or "none" without an answer within LIVEZ_S."""
         begun = time.monotonic()
         try:
             with urllib.request.urlopen(self._livez, timeout=LIVEZ_S):
@@ -90,12 +90,12 @@ class Served:
             return "none"
 
     def close(self) -> None:
-        """End it."""
+        """End the reducer."""
         close(self._process, PROCESS_S)
 
 
 def sums(ranks: Ranks, seconds: float) -> list[float]:
-    """Let the job run for a while; return the seconds of each sum, of its slowest rank."""
+    """Let the job run for a while, and return the seconds of each sum on its slowest rank."""
     ends_at, found = time.monotonic() + seconds, list[float]()
     while time.monotonic() < ends_at:
         found += map(max, zip(*(sample.seconds for sample in turn(ranks, "tcp")), strict=True))

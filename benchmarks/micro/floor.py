@@ -1,10 +1,10 @@
-"""The CPU time of the kernel for bytes over loopback TCP: no sum, no copy, no protocol, one call per chunk.
+"""The kernel's CPU time for bytes over loopback TCP, without sums, copies or a protocol, with one call per chunk.
 
     python -m benchmarks.micro.floor --size 1024MiB --chunks 64KiB,256KiB,1MiB
 
-On loopback the CPU is the limit. A worker sends and receives every byte once, so it needs at least
-the sum of both columns. A reducer of n workers needs n times that. Compare the CPU columns of the
-benchmarks' table with these numbers.
+On loopback the CPU is the bottleneck. A worker sends and receives every byte once, so it needs at least
+the sum of both columns. A reducer of n workers needs n times that. Compare these numbers with the CPU
+columns of the benchmarks' table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GB = 1e9
 
 
 def sink(listener: socket.socket, answers: Connection, nbytes: int, chunk: int) -> None:
-    """Receive everything once, and answer with the CPU seconds that it took."""
+    """Receive everything once, and answer with the CPU seconds used."""
     peer, _ = listener.accept()
     buffer = memoryview(bytearray(chunk))
     begin, count = time.process_time(), 0
@@ -34,7 +34,7 @@ def sink(listener: socket.socket, answers: Connection, nbytes: int, chunk: int) 
 
 
 def move(nbytes: int, chunk: int) -> tuple[float, float]:
-    """Return the CPU seconds of sending and of receiving `nbytes`."""
+    """Return the CPU seconds for sending and for receiving `nbytes`."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -52,7 +52,7 @@ def move(nbytes: int, chunk: int) -> tuple[float, float]:
 
 
 def measure(nbytes: int, chunks: list[int], rounds: int) -> list[dict[str, float]]:
-    """Return a row for each chunk size: medians of the rounds, in CPU seconds per GB."""
+    """Return a row for each chunk size with the medians over the rounds, in CPU seconds per GB."""
     rows = []
     for chunk in chunks:
         moved = [move(nbytes, chunk) for _ in range(rounds)]

@@ -1,11 +1,11 @@
-"""How fast the arithmetic of each wire dtype is, on one thread, in G elements/s of CPU time.
+"""The speed of each wire dtype's arithmetic on one thread, in G elements/s of CPU time.
 
     python -m benchmarks.micro.kernels --chunk 256KiB
 
-A worker encodes (with and without error feedback) and delivers. A reducer starts with the first
-rank's contribution, adds the others' and finishes. `--chunk` counts bytes as the layout does: two
-bytes per element, four for float32. The result of all steps must be that of
-`benchmarks.loads.codecs.reduced`. 10 Gbit/s of bf16 are 0.625 G elements/s.
+A worker encodes (with and without error feedback) and delivers. A reducer starts with the first rank's
+contribution, adds the others and finishes. `--chunk` counts bytes as the layout does, with two bytes per
+element, or four for float32. The result of all steps must equal that of `benchmarks.loads.codecs.reduced`.
+10 Gbit/s of bf16 are 0.625 G elements/s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from worker_plugin.tensors.encoding import BlockEncoding, Encoding, ParameterSli
 from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 WIRES = (None, "bf16", "fp16", "int8", "fp8", "topk")
-#: A call is repeated until all repetitions together have taken this many seconds of CPU.
+#: A call is repeated until all repetitions together have taken this many CPU seconds.
 LEAST_S = 0.02
 
 

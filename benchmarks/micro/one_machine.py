@@ -1,4 +1,4 @@
-"""`ReductionState()` with nothing configured, on one machine: what a first try meets. Beside it Gloo's ring, in turn.
+"""`ReductionState()` without any settings on one machine, as on a first try, taking turns with Gloo's ring.
 
     python -m benchmarks.micro.one_machine                                    # n = 2, 3, 4 and 8
     python -m benchmarks.micro.one_machine --workers 4 --sizes 1MiB,24MiB --rounds 20
@@ -9,7 +9,7 @@
     python -m benchmarks.micro.one_machine --workers 4 --cold 1 --mixed       # sizes in turn after the pause
     python -m benchmarks.micro.one_machine --workers 2 --contender watched --peer unwatched --collectives 20
 
-CPU is that of all processes: ranks, and the reducers that they start. All sums are checked.
+CPU includes all processes: ranks, and the reducers that they start. All sums are checked.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from benchmarks.method.row import Row
 from benchmarks.method.table import size_text, spread
 
 DEFAULT_SIZES = "4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB"
-#: About how many bytes a turn reduces, and in how many collectives at most.
+#: Approximate bytes per turn, and maximum collectives per turn.
 TURN_BYTES, TURN_COLLECTIVES = 16 << 20, 50
 
 
 class Cold(AllReduce):
-    """After a pause, as in training steps, a collective of each size, each after a barrier; one of them is timed."""
+    """A workload that reduces each size after a pause, as in training steps, and a barrier; one of them is timed."""
 
     def __init__(self, rank: object, numel: int, numels: list[int], pause_s: float) -> None:
         super().__init__(rank, numel, 1)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class Cold(AllReduce):
 
 
 def columns_of(name: str, peer: str = "ring") -> dict[str, Cell]:
-    """Return the columns of a table of rows: a contender beside another one, or beside Gloo's ring."""
+    """Return the columns of a table that compares a contender with another one, or with Gloo's ring."""
     theirs = "Gloo" if peer == "ring" else peer
 
     def cpu(row: Row, contender: str) -> float:
@@ -110,7 +110,7 @@ def measure(
         cluster.ranks.load(AllReduce, size_bytes // 4, iterations)
     else:
         iterations = 1
-        # The largest one in the middle of small ones.
+        # The largest size is in the middle.
         sizes = (*settings.sizes[::2], *settings.sizes[1::2]) if settings.mixed else (size_bytes,)
         cluster.ranks.load(Cold, size_bytes // 4, [each // 4 for each in sizes], cold_s)
     measured = compare(cluster, contenders, effort)
@@ -118,7 +118,7 @@ def measure(
 
 
 def train(cluster: Cluster, contender: str, model: str, effort: Effort) -> Row:
-    """Let the contender and the ring take turns at training steps."""
+    """Let the contender and the ring alternate training steps."""
     contenders = [contender, "ring"]
     cluster.ranks.load(Training, contenders, model)
     measured = compare(cluster, contenders, effort)

@@ -1,10 +1,10 @@
-"""What strangers do to a reducer: eight kinds, each until it is told to stop.
+"""Strangers that load a reducer, of eight kinds.
 
     python -m benchmarks.micro.strangers no-token HOST:PORT --waves 6
     python -m benchmarks.micro.strangers data-port HOST:PORT --data-port PORT --seconds 6
 
-It prints "ready" when the strangers are there, and at the end how many calls or connections ended in which way. Those
-that show a token have that of another job: without one a reducer would not read what they send.
+Prints "ready" when the strangers have connected, and at the end the number of calls or connections by outcome. Those
+that show a token show one of another job, because without a token a reducer would not read their data.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from reduction.v1 import reduction_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Reduction"].full_name
 CONNECTIONS, STREAMS = 8, 32
-#: Sockets that do nothing, or next to nothing, and how many at a time send what is no frame.
+#: Number of sockets that do nothing, or next to nothing, and of concurrent ones that send garbage.
 IDLE, BUSY = 1000, 16
 WORKERS, WORKERS_PER_CONNECTION = 512, 8
-#: A job of its own for the strangers that show a token.
+#: A separate job for the strangers that show a token.
 JOB = "strangers"
-#: Seconds that those who stay have to come.
+#: Seconds for staying strangers to connect.
 COMING_S = 1.0
 FRAME = wire.worker_frame_to_wire(
     Push(
@@ -53,13 +53,13 @@ OPTIONS = [
 
 @dataclass(slots=True)
 class Strangers:
-    """Where they go, what they show, and when they stop."""
+    """Targets, credentials and duration of the strangers."""
 
     address: str
     data_port: int
     metrics_port: int
     token: str
-    #: They stop after this many seconds or, those that come in waves, after this many waves if it is not 0.
+    #: They stop after this many seconds, or after this many waves if it is not 0 and they come in waves.
     seconds: float
     waves: int
     answers: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Strangers:
         self.answers[code.name] += 1
 
     async def calls(self, token: str | None, first: Callable[[], bytes]) -> None:
-        """Make CONNECTIONS x STREAMS calls at once, and again when the last of them has ended."""
+        """Make CONNECTIONS x STREAMS concurrent calls, and repeat when the last of them has ended."""
         print("ready", flush=True)
         ends_at = time.monotonic() + self.seconds
         for wave in itertools.count(1):
@@ -97,7 +97,7 @@ class Strangers:
                 return
 
     async def held(self, *tasks: Awaitable[None]) -> None:
-        """Let tasks go on until it is time; count those that have ended before."""
+        """Let tasks run until the time is up, and count those that are still running."""
         running = [asyncio.ensure_future(task) for task in tasks]
         await asyncio.sleep(COMING_S)
         print("ready", flush=True)
@@ -105,7 +105,7 @@ class Strangers:
         self.answers["held"] += sum(not task.done() for task in running)
 
     async def socket(self, port: int, first: bytes, rest: bytes = b"") -> None:
-        """Open a connection, send something, and then a byte of the rest every second, until it is closed."""
+        """Open a connection, send `first`, and then a byte of `rest` every second, until it is closed."""
         try:
             reader, writer = await asyncio.open_connection(self.place[0], port)
             writer.write(first)
@@ -122,7 +122,7 @@ class Strangers:
             self.answers["refused or reset"] += 1
 
     async def sockets(self, port: int, first: bytes) -> None:
-        """Open one after the other."""
+        """Open one connection after the other."""
         while True:
             await self.socket(port, first)
 
@@ -140,7 +140,7 @@ async def garbage(strangers: Strangers) -> None:
 
 
 async def half_frames(strangers: Strangers) -> None:
-    """Calls go through a relay that passes on half of what they send, and then nothing."""
+    """Send calls through a relay that forwards half of their data, and then nothing."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_reducer, to_reducer = await asyncio.open_connection(*strangers.place)
@@ -179,7 +179,7 @@ async def data_port(strangers: Strangers) -> None:
 
 
 async def lobby(strangers: Strangers) -> None:
-    """Workers of one elastic job, each with the largest entry; none reads more than gRPC does by itself."""
+    """Connect workers of one elastic job with the largest entries; none reads more than gRPC does on its own."""
     channels = [
         grpc.aio.insecure_channel(strangers.address, OPTIONS)
         for _ in range(WORKERS // WORKERS_PER_CONNECTION)
@@ -203,7 +203,7 @@ async def metrics_port(strangers: Strangers) -> None:
     await strangers.held(*(strangers.socket(port, b"") for _ in range(IDLE // 2)), *slow)
 
 
-#: What each does, by its name.
+#: Function and description of each kind by name.
 KINDS: dict[str, tuple[Callable[[Strangers], Awaitable[None]], str]] = {
     "no-token": (no_token, "calls without a token, 4 MiB each"),
     "wrong-token": (wrong_token, "calls with a wrong token, 4 MiB each"),

@@ -1,1 +1,1 @@
-"""How exact sums are, and how training converges."""
+"""Accuracy of sums, and convergence of training."""

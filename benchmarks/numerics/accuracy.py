@@ -3,29 +3,27 @@
     python -m benchmarks.numerics.accuracy                                # n = 2 to 64, about a minute on 2 cores
     python -m benchmarks.numerics.accuracy --workers 2,8 --data digits
 
-The gradients of n ranks are averaged by our codecs: each rank encodes, a reducer sums in float32
-and rank order, and rounds once. They are also averaged as `bf16_compress_hook`,
-`fp16_compress_hook` and DDP without a hook do it. For n up to 8 these are the real hooks over Gloo,
-and `accuracy_sums.ring` must have the same bits. For larger n only `accuracy_sums.ring` is used.
-Errors are absolute errors of all elements, divided by the largest magnitude of the true average in
-float64. There are two true averages:
+The gradients of n ranks are averaged by our codecs: each rank encodes, and a reducer sums in float32 in
+rank order and rounds once. They are also averaged as by `bf16_compress_hook`, `fp16_compress_hook` and
+DDP without a hook. For n up to 8 these are the real hooks over Gloo, and `accuracy_sums.ring` must have
+the same bits. For larger n only `accuracy_sums.ring` is used. Errors are absolute errors of all elements,
+divided by the largest magnitude of the true average in float64. There are two true averages:
 
-- that of what was sent, the contributions after encoding: the error of adding and of rounding the
-  result remains.
-- that of the gradients: this includes the error of encoding, which for bf16 and fp16 is the same on
-  both sides.
+- the average of the sent data, which are the contributions after encoding. The remaining errors are those
+  of adding and of rounding the result.
+- the average of the gradients. The error then includes that of encoding, which for bf16 and fp16 is the
+  same on both sides.
 
-What to expect for bf16: let u be the mean error of rounding the average once, which is our error.
-The ring rounds n - 1 partial averages, and the squares of these errors add. If the ranks' gradients
-have nothing in common, the average of i ranks' shares is sqrt(i / n) times as large as the whole.
-The total error is sqrt((n + 1) / 2 - 1 / n) u, which is 2.1 u at n=8, so the ratio is 0.48. If all
-gradients are alike, the average of i shares is i / n times as large, and the ratio is 0.56. The
-worst of 100,000 errors is a matter of chance, above all where one element is much larger than the
-others.
+Expectation for bf16: let u be the mean error of rounding the average once, which is our error. The ring
+rounds n - 1 partial averages, and the squares of these errors add up. If the ranks' gradients have nothing
+in common, the average of i ranks' shares is sqrt(i / n) times as large as the whole. The total error is
+sqrt((n + 1) / 2 - 1 / n) u, which is 2.1 u at n=8, so the ratio is 0.48. If all gradients are equal, the
+average of i shares is i / n times as large, and the ratio is 0.56. The worst of 100,000 errors is a matter
+of chance, above all if one element is much larger than the others.
 
-The exit code is 1 unless our bf16 has the bits of the rounded sum, the ring has those of Gloo, and
-our bf16 at n=8 has at most WORST_LIMIT and MEAN_LIMIT times the errors of torch's hook against what
-was sent. Writes accuracy.json.
+The exit code is 1 unless our bf16 has the bits of the rounded sum, the ring has Gloo's bits, and our bf16
+at n=8 has at most WORST_LIMIT and MEAN_LIMIT times the errors of torch's hook relative to the sent data.
+Writes accuracy.json.
 """
 
 from __future__ import annotations
@@ -59,9 +57,9 @@ from benchmarks.numerics.accuracy_sums import (
     torch_average,
 )
 
-#: Most ranks that run Gloo.
+#: Maximum number of ranks with Gloo.
 REAL_MAX = 8
-#: Most that our errors may be, as multiples of torch's, for bf16 at n=LIMIT_WORKERS.
+#: Limits of our errors as multiples of torch's, for bf16 at n=LIMIT_WORKERS.
 WORST_LIMIT, MEAN_LIMIT, LIMIT_WORKERS = 0.3, 0.5, 8
 #: The address of a reducer for communicators that are never used.
 _NOWHERE = ("127.0.0.1:9",)
@@ -72,7 +70,7 @@ def _error(true: str, index: int) -> Cell:
 
 
 def _ratio(true: str, index: int) -> Cell:
-    # With another width, other values were sent.
+    # A hook of another width sends other values.
     return lambda row: (
         f"{row[true].over(row[f'torch_{true}'])[index]:.2f}"
         if row["hook"] == row["wire"] or true == "gradients"
@@ -87,9 +85,9 @@ for _true in ("sent", "gradients"):
 
 
 def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[dict[str, Any]]:
-    """Compare our averages with those of torch's hooks, which `averages` has by width.
+    """Compare our averages with those of torch's hooks, given by width in `averages`.
 
-    Each row has the errors of one wire dtype, and of torch's hook of that width, or of its bf16 hook where there is
+    Each row has the errors of one wire dtype, and of torch's hook of that width, or of its bf16 hook if there is
     none.
     """
     count = len(gradients.values)
@@ -114,7 +112,7 @@ def rows(data: str, gradients: Gradients, averages: dict[str, Values]) -> list[d
 
 
 def broken(compared: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a message for each source at which bf16 misses a limit."""
+    """Return a message for each source where bf16 exceeds a limit."""
     problems = []
     for row in compared:
         if row["wire"] != "bf16" or row["workers"] != LIMIT_WORKERS:
@@ -128,7 +126,7 @@ def broken(compared: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def inexact(data: str, gradients: Gradients) -> list[str]:
-    """Return a message for each operation whose bf16 result is not the sum, rounded once."""
+    """Return a message for each operation whose bf16 result is not the once-rounded sum."""
     return [
         f"{data}, n={len(gradients.values)}: {op.name} in bf16 is not the fold in float32, rounded once"
         for op in (ReduceOp.SUM, ReduceOp.AVG)
@@ -137,7 +135,7 @@ def inexact(data: str, gradients: Gradients) -> list[str]:
 
 
 def unlike(data: str, count: int, simulated: dict[str, Values], real: dict[str, Values]) -> list[str]:
-    """Return a message for each width at which `accuracy_sums.ring` has not the bits of Gloo's ring."""
+    """Return a message for each width where `accuracy_sums.ring` does not have the bits of Gloo's ring."""
     return [
         f"{data}, n={count}: {np.sum(simulated[width] != real[width])} elements of Gloo's {width} average are "
         f"not those of the ring here"

@@ -1,12 +1,12 @@
-"""The sums that accuracy.py compares: ours by the product's own code, and those of torch's hooks.
+"""The sums that accuracy.py compares: ours from the product's own code, and those of torch's hooks.
 
 torch's hooks (`torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`) cast to 16 bits,
 divide by n in 16 bits, and let Gloo add in 16 bits. Gloo adds around a ring (`gloo/allreduce.cc`,
 `ring`). It cuts the tensor into n chunks with the same number of segments, at least two. Chunk c
-begins on rank c - 1, goes to ranks c - 2, c - 3, ..., and is complete on rank c. Each of these n -
-1 hops adds two 16-bit numbers in float32 and rounds to 16 bits. Then the chunks go around once
-more, unchanged. The function `ring` computes the same sums; accuracy.py compares it with Gloo's own
-ring for n up to 8.
+begins on rank c - 1, goes to ranks c - 2, c - 3, ..., and is complete on rank c. Each of these n - 1
+hops adds two 16-bit numbers in float32 and rounds to 16 bits. Then the chunks go around a second time,
+unchanged. The function `ring` computes the same sums. accuracy.py compares it with Gloo's own ring for n
+up to 8.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from worker_plugin.tensors.wire_dtype import parse
 
 Values = NDArray[np.float32]
 
-#: Our wire dtypes, by the names of the setting `wire_dtype`; "fp32" means that it is not set.
+#: Our wire dtypes by their names in the setting `wire_dtype`; "fp32" means that it is not set.
 WIRES = ("fp32", "bf16", "fp16", "fp8", "int8", "topk")
 #: torch's hooks by the width in which they add; "fp32" is DDP without compression.
 HOOKS = {"fp32": allreduce_hook, "bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-#: Most bytes of a segment of Gloo's ring, `kMaxSegmentSize` in gloo/allreduce.h.
+#: Maximum bytes of a segment of Gloo's ring, `kMaxSegmentSize` in gloo/allreduce.h.
 SEGMENT_BYTES = 1 << 20
 
 #: Steps of SGD before the gradients are taken, so that the model is neither new nor converged.
 _TRAINED_STEPS, _LEARNING_RATE = 20, 0.05
-#: Degrees of freedom of Student's t distribution, whose variance is infinite at 2. Real gradients
-#: can have tails as heavy (Simsekli et al., "A Tail-Index Analysis of Stochastic Gradient Noise in
-#: Deep Neural Networks", 2019).
+#: Degrees of freedom of Student's t distribution, whose variance is infinite at 2. Real gradients can
+#: have equally heavy tails (Simsekli et al., "A Tail-Index Analysis of Stochastic Gradient Noise in Deep
+#: Neural Networks", 2019).
 _FREEDOM = 2.0
 
 
 class Gradients(NamedTuple):
-    """One gradient for each rank, as DDP would hand them over in one bucket."""
+    """One gradient per rank, as DDP would pass it in one bucket."""
 
     #: One row for each rank.
     values: Values
@@ -82,7 +82,7 @@ class Errors(NamedTuple):
 
 
 def learned(name: str, count: int) -> Gradients:
-    """Return gradients of a model of convergence.py, where each rank has a batch of its own."""
+    """Return gradients of a model of convergence.py, with a separate batch for each rank."""
     from benchmarks.numerics.convergence_load import LEARNERS
 
     learner = LEARNERS[name]()
@@ -103,7 +103,7 @@ def learned(name: str, count: int) -> Gradients:
 
 
 def heavy_tailed(count: int, numel: int = 1 << 17) -> Gradients:
-    """Return numbers of Student's t distribution around a common direction with the same distribution, times 1e-3."""
+    """Return Student's t distributed numbers around a common direction with the same distribution, times 1e-3."""
     random = np.random.default_rng(count)
     common = random.standard_t(_FREEDOM, numel)
     values = 1e-3 * (common + random.standard_t(_FREEDOM, (count, numel)))
@@ -116,7 +116,7 @@ def normal(count: int, numel: int = 1 << 17) -> Gradients:
     return Gradients(values.astype(np.float32), (numel,))
 
 
-#: By name, functions that return the gradients of a number of ranks.
+#: Functions that return the gradients of a number of ranks, by name.
 SOURCES: dict[str, Callable[[int], Gradients]] = {
     "digits": partial(learned, "digits"),
     "transformer": partial(learned, "transformer"),
@@ -135,16 +135,16 @@ class Summed:
     """The sum of gradients in a wire dtype."""
 
     result: Values
-    #: The sum of the decoded contributions in float64, without an error of adding or of rounding
-    #: the result.
+    #: The sum of the decoded contributions in float64, without errors of adding or of rounding the
+    #: result.
     encoded_sum: NDArray[np.float64]
 
 
 def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
     """Sum as ranks and a reducer do: encode on each rank, add in rank order, scale, round once, decode.
 
-    Error feedback is left out, since it would correct errors of encoding only in later steps. The
-    number of reducers and the size of the chunks change no bit.
+    Error feedback is omitted, since it would only correct encoding errors in later steps. The number of
+    reducers and the chunk size do not change any bit.
     """
     format_ = None if wire == "fp32" else parse(wire)
     rows = (torch.from_numpy(row.copy()) for row in gradients.values)
@@ -164,7 +164,7 @@ def ours(gradients: Gradients, wire: str, op: ReduceOp) -> Summed:
 
 
 def _without_filling(values: Values, sizes: Sequence[int], block: int) -> Values:
-    """Return the values without the zeros that fill the last block of each parameter."""
+    """Return the values without the zero padding of each parameter's last block."""
     if block == 1:
         return values
     kept, offset = [], 0
@@ -175,7 +175,7 @@ def _without_filling(values: Values, sizes: Sequence[int], block: int) -> Values
 
 
 def rounded_fold(gradients: Gradients, op: ReduceOp) -> Values:
-    """Return the result that bf16 promises, computed by torch: the sum in float32 and rank order, rounded once."""
+    """Return the result promised by bf16, computed by torch: the sum in float32 in rank order, rounded once."""
     rows = torch.from_numpy(gradients.values).to(torch.bfloat16)
     total = rows[0].float()
     for row in rows[1:]:
@@ -186,7 +186,7 @@ def rounded_fold(gradients: Gradients, op: ReduceOp) -> Values:
 
 
 def ring(parts: torch.Tensor) -> torch.Tensor:
-    """Add the rows in their own dtype in the order of Gloo's ring, which the module's docstring describes."""
+    """Add the rows in their own dtype in the order of Gloo's ring, as described in the module's docstring."""
     count, numel = parts.shape
     if count == 1:
         return parts[0].clone()
@@ -211,7 +211,7 @@ def torch_average(gradients: Gradients, width: str) -> Values:
 
 
 class _Bucket:
-    """The part of a `GradBucket` that the hooks use. torch has no constructor for a `GradBucket`."""
+    """The part of a `GradBucket` used by the hooks. torch has no constructor for a `GradBucket`."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
@@ -222,13 +222,13 @@ class _Bucket:
 
 
 class RealRing:
-    """The workload that runs torch's own hook over Gloo on every rank, see `benchmarks.lab.ranks`."""
+    """Workload that runs torch's own hook over Gloo on every rank, see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
 
     def average(self, path: Path, width: str) -> Values | None:
-        """Average the rows of a file among as many ranks as it has rows. Only rank 0 returns the average."""
+        """Average the rows of a file over as many ranks as it has rows. Only rank 0 returns the average."""
         values = np.load(path, mmap_mode="r")
         group: Any = dist.new_group(list(range(len(values))))
         if self._rank.rank >= len(values):

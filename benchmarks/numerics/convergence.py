@@ -1,20 +1,20 @@
-"""How well training converges with fewer bytes: with our wire dtypes, and with torch's own compression hooks.
+"""Convergence of training with fewer bytes, with our wire dtypes and with torch's own compression hooks.
 
     python -m benchmarks.numerics.convergence                             # character transformer, 400 steps, all ways
     python -m benchmarks.numerics.convergence --model digits --wires fp32,int8 --baselines none
     python -m benchmarks.numerics.convergence --workers 4 --shard 2 --wires int8,fp8   # HSDP
 
-Every way trains from the same weights on the same batches. Over 2 reducers, DDP trains with
+All ways train from the same weights on the same batches. Over 2 reducers, DDP trains with
 `reduction_hook` in each wire dtype. Over Gloo, DDP trains with its own averaging ("none"),
-`bf16_compress_hook`, `fp16_compress_hook` and PowerSGD of rank 2. The optimizer is SGD with
-momentum 0.9. With --shard it is HSDP over the backend "reduction" instead, in each wire dtype with
-error feedback and without. Everything runs on loopback: bytes are compared here, not seconds.
+`bf16_compress_hook`, `fp16_compress_hook` and PowerSGD of rank 2. The optimizer is SGD with momentum
+0.9. With --shard, HSDP trains over the backend "reduction" instead, in each wire dtype with and without
+error feedback. Everything runs on loopback, because bytes are compared here, not seconds.
 
-The final loss is the mean of the last tenth of the steps over all ranks. Bytes are those of the
-gradients that one rank sends and receives. Ours are counted by the reducers' status: received_bytes
-and sent_bytes of the job, divided by n. They include contributions that are pushed again after a
-change of the chunk size. torch's follow from the formulas of `convergence_load.torch_bytes`. "x
-fewer" compares with DDP's own averaging in float32.
+The final loss is the mean of the last tenth of the steps over all ranks. Bytes are for the gradients
+that one rank sends and receives. Ours are from the reducers' status: received_bytes and sent_bytes of
+the job, divided by n. They include contributions that are pushed again after a change of the chunk size.
+torch's bytes follow from the formulas of `convergence_load.torch_bytes`. "x fewer" compares with DDP's
+own averaging in float32.
 
 The exit code is 1 if int8 or topk, both with error feedback, end more than LIMIT above fp32. Writes
 convergence-MODEL.json.
@@ -41,11 +41,11 @@ from reducer.observe.status import StatusAccess, fetch
 REDUCERS = 2
 WIRES = ("fp32", "bf16", "fp16", "fp8", "int8", "topk")
 BASELINES = ("none", *HOOKS, "powersgd")
-#: Most that the final loss of a wire dtype of CHECKED may be above that of fp32.
+#: Limit by which the final loss of a wire dtype in CHECKED may exceed that of fp32.
 LIMIT, CHECKED = 0.01, ("int8", "topk")
-#: Number of slices of a training. The bytes are read after each.
+#: Number of slices of a training. The bytes are read after each slice.
 SLICES = 10
-#: Most seconds until a reducer answers a status request.
+#: Timeout for a reducer to answer a status request, in seconds.
 _STATUS_S = 10.0
 
 COLUMNS = {
@@ -62,11 +62,11 @@ class Run:
     """One training."""
 
     way: Way
-    #: Loss of each step, the mean over the ranks.
+    #: Loss of each step as the mean over the ranks.
     losses: list[float] = field(default_factory=list)
     #: Seconds of each step on rank 0.
     seconds: list[float] = field(default_factory=list)
-    #: Bytes that one rank has sent and received until the end of each step, if they are counted.
+    #: Bytes that one rank has sent and received by the end of each step, if they are counted.
     nbytes: list[float] = field(default_factory=list)
 
     def train(self, ranks: Ranks, count: int) -> None:
@@ -76,19 +76,19 @@ class Run:
         self.seconds += seconds
 
     def final(self, steps: int | None = None) -> float:
-        """Return the final loss: the mean of the last tenth of all steps, or of the first `steps`."""
+        """Return the final loss, which is the mean of the last tenth of all steps, or of the first `steps`."""
         losses = self.losses[:steps]
         last = losses[-max(1, len(losses) // 10) :]
         return sum(last) / len(last)
 
     @property
     def step_bytes(self) -> float:
-        """Bytes of a step, the mean over all steps."""
+        """Mean bytes of a step."""
         return self.nbytes[-1] / len(self.nbytes)
 
 
 def ways(wires: Sequence[str], baselines: Sequence[str], shard: int = 0) -> list[Way]:
-    """Return the ways in order. fp32 is always the first, since all others are compared with it."""
+    """Return the ways in order. fp32 always comes first, since all others are compared with it."""
     if shard:
         with_it = [Way(f"hsdp, {wire}", wire, shard=shard) for wire in dict.fromkeys(("fp32", *wires))]
         without = [Way(f"{way.name}, no feedback", way.wire, 0, shard, False) for way in with_it[1:]]
@@ -126,7 +126,7 @@ def train(
 def counted(addresses: Sequence[str], job: str) -> int:
     """Return the bytes of all pushes and results of a job that has not ended."""
     jobs = [one for address in addresses for one in fetch(address, _STATUS_S, StatusAccess()).jobs]
-    # Each group of a mesh is a job, with its ranks after the name.
+    # Each group of a mesh is a separate job, with its ranks after the name.
     ours = [one for one in jobs if one.job.partition(" ")[0] == job]
     return sum(one.received_bytes + one.sent_bytes for one in ours)
 
@@ -149,7 +149,7 @@ def run(model: str, steps: int, workers: int, chosen: Sequence[Way]) -> list[Run
 
 
 def row_of(trained: Run, reference: Run, full_bytes: float) -> dict[str, Any]:
-    """Return how a training compares with float32's; `full_bytes` are a step's in float32."""
+    """Return a row that compares a training with float32's; `full_bytes` are a step's bytes in float32."""
     return {
         "way": trained.way.name,
         "final": trained.final(),
@@ -160,7 +160,7 @@ def row_of(trained: Run, reference: Run, full_bytes: float) -> dict[str, Any]:
 
 
 def worse(trained: Sequence[Run], limit: float) -> list[str]:
-    """Return a message for each wire dtype of CHECKED that ends too far above fp32."""
+    """Return a message for each wire dtype in CHECKED that ends too far above fp32."""
     reference = trained[0]
     problems = []
     for training in trained:
@@ -191,7 +191,7 @@ def main() -> None:
 
 
 def add_ways(line: Line, wires: str, baselines: str) -> None:
-    """Add the options of the ways in which to train, with these defaults."""
+    """Add the options for the ways of training, with these defaults."""
     ours = "ours, also topk:RATIO; always fp32 (%(default)s)"
     line.add_argument("--wires", type=among(WIRES, also="topk:"), default=wires, help=ours)
     line.add_argument("--baselines", type=among(BASELINES), default=baselines, help="torch's (%(default)s)")

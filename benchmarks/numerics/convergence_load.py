@@ -1,6 +1,6 @@
 """The workload of convergence.py, run by every rank: small models, and ways to average their gradients.
 
-The batch of a step follows from its number and the rank, so all trainings see the same batches.
+The batch of a step depends only on its number and the rank, so all trainings see the same batches.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from benchmarks.loads.models import Batch, Recipe
 from worker_plugin import ReductionState, reduction_hook
 from worker_plugin.process_group import ReductionOptions, add_error_feedback, state_of
 
-#: Rank of PowerSGD's approximation (Vogels et al., 2019), and the first step that is compressed,
-#: which torch wants to be at least 2.
+#: Rank of PowerSGD's approximation (Vogels et al., 2019), and the first compressed step, which
+#: torch requires to be at least 2.
 POWER_RANK, POWER_START = 2, 10
 #: torch's `min_compression_rate`: PowerSGD leaves a matrix uncompressed unless this many times
 #: fewer elements remain.
@@ -41,7 +41,7 @@ POWER_RATE = 2
 CONTEXT = 64
 #: Learning rate and momentum of the outer optimizer (DiLoCo: Douillard et al., arXiv 2311.08105, section 3).
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
-#: More MB than the gradients of any of the models.
+#: A bucket size in MB, larger than the gradients of any of the models.
 ONE_BUCKET_MB = 64
 
 
@@ -73,7 +73,7 @@ class CharTransformer(nn.Module):
 
 @cache
 def text() -> tuple[torch.Tensor, int]:
-    """Return the ASCII of all topics as numbers, and how many different characters there are."""
+    """Return the ASCII text of all topics as numbers, and the number of different characters."""
     content = "".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
     known, numbers = torch.tensor(list(content), dtype=torch.uint8).unique(return_inverse=True)
     return numbers, len(known)
@@ -83,8 +83,8 @@ def _digits() -> Recipe:
     """Return the demo's CNN on scikit-learn's digits.
 
     Labels are smoothed by 0.1 (Szegedy et al., "Rethinking the Inception Architecture", 2015).
-    Otherwise the loss would go to 0, and 1 % of it would mean nothing. The least possible loss is
-    the entropy of such a label, 0.50 nats.
+    Otherwise the loss would go to 0, and 1 % of it would be meaningless. The lowest possible loss
+    is the entropy of such a label, 0.50 nats.
     """
     digits = load_digits()
     images = torch.tensor(digits.images[:TRAINING_IMAGES], dtype=torch.float32)[:, None] / 16
@@ -98,7 +98,7 @@ def _digits() -> Recipe:
 
 
 def _text(width: int, examples: int) -> Recipe:
-    """Return a transformer on the text that Python's `help()` shows, which is the same in one Python version."""
+    """Return a transformer on the text that Python's `help()` shows, which is fixed for a given Python version."""
     characters, different = text()
 
     def batch(count: int, generator: torch.Generator) -> Batch:
@@ -110,8 +110,8 @@ def _text(width: int, examples: int) -> Recipe:
     return Recipe(build=build, batch=batch, examples=examples, learning_rate=0.1)
 
 
-#: By name, functions that return what learns. The last has four times the gradients, from half as many sequences: for
-#: links that are to be waited for.
+#: Functions that return a recipe, by name. "wide" has four times the gradients from half as many sequences, so that
+#: links become the bottleneck.
 LEARNERS: dict[str, Callable[[], Recipe]] = {
     "digits": _digits,
     "transformer": partial(_text, 64, 8),
@@ -123,20 +123,20 @@ class Way(NamedTuple):
     """How gradients are averaged: by reducers in a wire dtype, or by one of torch's hooks over Gloo."""
 
     name: str
-    #: Wire dtype, where "fp32" means that it is not set; None for a way of torch.
+    #: Wire dtype, where "fp32" means that it is not set; None for torch's own ways.
     wire: str | None
-    #: Steps that each rank trains by itself between two averages of the weights' changes; 0: gradients are
+    #: Steps that each rank trains on its own between two averages of the weights' changes; 0: gradients are
     #: averaged in every step.
     alone: int = 0
-    #: Ranks of a node among which the model is sharded by FSDP2; the nodes' copies are averaged. 0: DDP.
+    #: Ranks per node among which FSDP2 shards the model; the nodes' copies are averaged. 0: DDP.
     shard: int = 0
-    #: Whether sharded gradients get error feedback; those of DDP do.
+    #: Whether sharded gradients get error feedback. DDP's gradients always do.
     has_feedback: bool = True
 
 
 @wraps(bf16_compress_hook, assigned=(), updated=())  # DDP also looks at the annotations
 def _bf16_over_gloo(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call torch's hook under another name, since DDP refuses it by its name without NCCL."""
+    """Call torch's hook under another name, since DDP rejects the original name without NCCL."""
     return bf16_compress_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
 
 
@@ -145,7 +145,7 @@ HOOKS: dict[str, Any] = {"bf16_hook": _bf16_over_gloo, "fp16_hook": fp16_compres
 
 
 class Outer:
-    """The outer optimizer of a model that each rank trains by itself; as in examples/local_sgd.py."""
+    """The outer optimizer of a model that each rank trains on its own, as in examples/local_sgd.py."""
 
     def __init__(self, model: nn.Module, state: ReductionState | None) -> None:
         self._state = state
@@ -155,7 +155,7 @@ class Outer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Give all ranks the same weights: the shared ones, changed by the mean of what the ranks have learned."""
+        """Give all ranks the same weights: the shared ones, updated with the mean of the ranks' changes."""
         changes = [before - now for before, now in zip(self._shared, self._parameters, strict=True)]
         flat = torch.cat([change.flatten() for change in changes])
         if self._state is not None:
@@ -173,7 +173,7 @@ class Outer:
 
 
 class Trainee:
-    """One training, which has the same start as all others."""
+    """One training, which starts from the same weights as all others."""
 
     def __init__(self, learner: Recipe, way: Way, state: ReductionState | None) -> None:
         torch.manual_seed(0)
@@ -187,9 +187,9 @@ class Trainee:
 
     def averaged(self, model: nn.Module, way: Way) -> nn.Module:
         """Return a model whose gradients are averaged in every step."""
-        # PowerSGD gets a single bucket. torch's hook sums the factors of several buckets in the
-        # order in which they are ready, which differs between ranks (over Gloo, torch 2.13:
-        # "Received data size doesn't match expected size").
+        # PowerSGD gets a single bucket. With several, torch's hook sums their factors in the order
+        # in which they become ready, which differs between ranks (over Gloo, torch 2.13: "Received
+        # data size doesn't match expected size").
         ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if way.name == "powersgd" else None)
         if self.state is not None:
             ddp.register_comm_hook(self.state, reduction_hook)
@@ -228,7 +228,7 @@ class Sharded(Trainee):
 
 
 class Training:
-    """The workload: trainings one after the other or side by side, see `benchmarks.lab.ranks`."""
+    """The workload: trainings one after another or side by side, see `benchmarks.lab.ranks`."""
 
     def __init__(self, rank: Rank, learner: str) -> None:
         self._rank = rank
@@ -236,7 +236,7 @@ class Training:
         self._trainees: dict[str, Trainee] = {}
 
     def begin(self, way: Way, reducers: Sequence[str], job: str) -> None:
-        """Start from the beginning."""
+        """Start a training from the beginning."""
         wire = None if way.wire == "fp32" else way.wire
         if way.shard:
             options = ReductionOptions(reducers=reducers, job=job, wire_dtype=wire)
@@ -274,11 +274,11 @@ class Training:
 def torch_bytes(name: str, shapes: Sequence[Sequence[int]], step: int, world_size: int) -> float:
     """Return the bytes that one rank sends and receives in a step of one of torch's ways.
 
-    A ring sends 2 (n - 1) / n times the tensor and receives as much (Patarasuk and Yuan, "Bandwidth
-    optimal all-reduce algorithms", 2009). An element has 4 bytes, or 2 with the 16-bit hooks. For
-    each gradient of rows x columns that becomes smaller by it, PowerSGD sums two factors of (rows +
-    columns) x rank elements in float32. It sums the other gradients uncompressed, and before step
-    POWER_START all of them (torch's powerSGD_hook.py).
+    A rank of a ring sends 2 (n - 1) / n times the tensor and receives as much (Patarasuk and Yuan,
+    "Bandwidth optimal all-reduce algorithms", 2009). An element has 4 bytes, or 2 with the 16-bit
+    hooks. For each gradient of rows x columns that shrinks enough, PowerSGD sums two factors with
+    (rows + columns) x rank elements in float32. It sums the other gradients uncompressed, and all
+    of them before step POWER_START (torch's powerSGD_hook.py).
     """
     if name in HOOKS:
         nbytes = 2 * sum(math.prod(shape) for shape in shapes)

@@ -8,7 +8,7 @@
     REDUCTION_CHUNK_BYTES=65536 REDUCTION_CREDIT_BYTES=262144 python -m benchmarks.shaped --contenders tcp
 
 Measures each combination of reducers, rate, latency, delay and size, shows it with the time left, and ends with the
-benchmarks' table, also if it is interrupted; README.md defines the columns. Settings of the plug-in come from the
+benchmarks' table, even if it is interrupted. README.md defines the columns. Settings of the plug-in come from the
 environment. Needs root and iproute2.
 """
 
@@ -101,7 +101,7 @@ def shapes(arguments: argparse.Namespace) -> Iterator[tuple[Shape, int]]:
 
 
 def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Iterator[Row]:
-    """Let the contenders reduce tensors, or take training steps; yield a row for each state of the links."""
+    """Let the contenders reduce tensors or take training steps, and yield a row for each state of the links."""
     effort, contenders, what = effort_of(arguments), arguments.contenders, "all-reduce"
     with running(shape, with_goodput=not arguments.no_iperf) as cluster:
         if arguments.train is None:
@@ -120,7 +120,7 @@ def rows_of(arguments: argparse.Namespace, shape: Shape, size_bytes: int) -> Ite
 
 
 def measure_two_jobs(arguments: argparse.Namespace) -> None:
-    """Measure two jobs at once in each combination."""
+    """Measure two concurrent jobs in each combination."""
     rows: list[dict[str, Any]] = []
     plans = list(shapes(arguments))
     progress = Progress([weight(*plan) for plan in plans])

@@ -1,18 +1,18 @@
-"""Several ranks per node on shaped links: hierarchical mode, flat mode, and Gloo's ring over all ranks, in turn.
+"""Several ranks per node on shaped links: hierarchical mode, flat mode and Gloo's ring over all ranks take turns.
 
     python -m benchmarks.shaped.hierarchy --nodes 4 --local 2 --rate 100 --size 64MiB --rounds 5
     python -m benchmarks.shaped.hierarchy --train --nodes 4 --local 2 --rate 100 --rounds 5
 
-Each node is a host of its own with one link, which its ranks share. The ranks of a node exchange
-data over the node's loopback. A turn is one all-reduce, whose result is compared as a whole with
-the exact sum. With `--train` a turn is one step of the transformer of `benchmarks.loads.models`
-under DDP: with our hook in both modes, with DDP's own all-reduce over Gloo, and without any
-communication, which is the ceiling. There our gradients must have the exact bits, and all ranks
-must have the same weights after every step.
+Each node is a separate host with one link, which its ranks share. The ranks of a node exchange data
+over the node's loopback. A turn is one all-reduce, whose whole result is compared with the exact sum.
+With `--train` a turn is one step of the transformer of `benchmarks.loads.models` under DDP: with our
+hook in both modes, with DDP's own all-reduce over Gloo, and without any communication, which is the
+upper bound. Our gradients must then have the exact bits, and all ranks must have the same weights after
+every step.
 
-`x ring` and `x flat` say how many times as fast as the ring and as flat mode a contender is: the
-median over neighbouring turns, and quartiles. `bytes per node` are the bytes on a node's link in
-both directions, headers included, by those of the tensor or of all gradients. Needs root and
+`x ring` and `x flat` are the speed of a contender relative to the ring and to flat mode, as the median
+and quartiles over neighbouring turns. `bytes per node` are the bytes on a node's link in both
+directions, including headers, relative to the bytes of the tensor or of all gradients. Needs root and
 iproute2.
 """
 
@@ -38,7 +38,7 @@ _TRAIN = {"hierarchical": "hierarchical", _FLAT: "flat", _RING: "Gloo DDP", _NOO
 
 
 def parse() -> argparse.Namespace:
-    # Two rounds do not count, since DDP makes new buckets after the first step.
+    # Two rounds do not count, since DDP creates new buckets after the first step.
     line = Line("shaped.hierarchy", __doc__, reducers=None, rate=100.0, rounds=5, warmup=2, json=None)
     line.add_argument("--nodes", type=int, default=4)
     line.add_argument("--local", type=int, default=2, help="ranks of each node")
@@ -71,7 +71,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Measurement]:
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what the table calls the contenders."""
+    """Return the contenders' names in the table."""
     return _TRAIN if arguments.train else _REDUCE
 
 

@@ -1,11 +1,11 @@
-"""Two jobs at once on the same hosts, links and reducers, beside each of them alone.
+"""Two concurrent jobs on the same hosts, links and reducers, compared with each of them alone.
 
     python -m benchmarks.shaped --two-jobs --rate 500 --contenders tcp,ring
 
-In turn: one job, the other one, both at once, for each contender. Two rings are two Gloo groups. Every result
-is compared with the exact sum. `the slower one's part` says how much of its tensors the slower job had reduced
-when the faster one was done; 1 if both had the same share of the links. `lost together` is the time until
-both were done by the sum of their times alone, less 1.
+For each contender the first job, the second job, and both together take turns. Two rings are two Gloo groups.
+Every result is compared with the exact sum. `the slower one's part` is the fraction of its tensors that the
+slower job had reduced when the faster one finished; 1 means that both had the same share of the links. `lost
+together` is the time until both had finished, divided by the sum of their times alone, less 1.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ COLUMNS = {
 
 
 class Round(NamedTuple):
-    """Seconds until the slowest rank of a job was done."""
+    """Seconds until the slowest rank of a job had finished."""
 
     alone: list[float]
     both: list[float]
 
     @property
     def part(self) -> float:
-        """How much of its work the slower job had done when the faster one was done."""
+        """Fraction of its work that the slower job had done when the faster one finished."""
         slower = self.both.index(max(self.both))
         return 1 - (max(self.both) - min(self.both)) / self.alone[slower]
 
     @property
     def lost(self) -> float:
-        """How much longer both take at once than one after the other."""
+        """Fraction by which both together take longer than one after the other."""
         return max(self.both) / sum(self.alone) - 1
 
 
 def measure(
     shape: Shape, contenders: Sequence[str], effort: Effort, size_bytes: int
 ) -> dict[str, list[Round]]:
-    """Let the jobs take turns, alone and at once."""
+    """Let the jobs take turns, alone and together."""
     rounds: dict[str, list[Round]] = {name: [] for name in contenders}
     with running(shape, with_goodput=False) as cluster:
         assert cluster.network is not None

@@ -1,18 +1,18 @@
-"""The ladder of examples/ladder on shaped links: an epoch of the same images on every rung, the rungs in turn.
+"""The ladder of examples/ladder on shaped links: the rungs take turns at an epoch of the same images.
 
     python -m benchmarks.shaped.ladder --nodes 4 --rate 100 --rounds 3
 
-Each node is a host of its own with one link, and so is each of as many reducers. A turn runs train.py as a
-user would, for two epochs; the second one counts, as rank 0 prints it. On the rungs one and dataparallel it
-has one process on the first node, on ddp and reducers a process per node, and on hsdp `--local` processes
-per node, which share a copy of the model; once with Gloo across nodes, once with the reducers. Batches are of
-`--batch` images for all ranks together.
+Each node is a separate host with one link, and there are as many reducers on separate hosts. A turn runs
+train.py as a user would, for two epochs. The second one counts, as printed by rank 0. On the rungs one and
+dataparallel there is one process on the first node, on ddp and reducers one process per node, and on hsdp
+`--local` processes per node, which share a copy of the model, once with Gloo across nodes and once with the
+reducers. `--batch` is the number of images in a batch of all ranks together.
 
-`x Gloo` says how many times as fast with reducers the same training is: median over the rounds, and quartiles.
-All processes share the machine's cores, and each has one thread, so more processes do not compute faster here,
-as they would on machines of their own. With reducers and without them ranks have the same images, so the losses
-may differ by roundings only; if they differ by more than 1 %, the run fails. They are rank 0's, of its part of the
-last batch. Needs root, iproute2 and what examples/ladder needs.
+`x Gloo` is the speed with reducers relative to the same training without them, as median and quartiles over
+the rounds. All processes share the machine's cores, and each has one thread, so more processes do not compute
+faster here, as they would on separate machines. Ranks have the same images with and without reducers, so the
+losses may only differ by rounding. If they differ by more than 1 %, the run fails. The losses are rank 0's, for
+its part of the last batch. Needs root, iproute2 and the requirements of examples/ladder.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ COLUMNS = {
     "x Gloo (quartiles)": lambda row: spread(row["times_as_fast_as_without"]),
     "loss": "{loss:.4f}",
 }
-#: Most seconds that the processes of a turn may take.
+#: Timeout for the processes of a turn, in seconds.
 TURN_TIMEOUT_S = 300.0
-#: What the losses with reducers and without may differ by, as a part.
+#: Maximum relative difference of the losses with and without reducers.
 LOSS_DIFFERENCE_MAX = 0.01
 _PORT = 29500
 _LINE = re.compile(r"^epoch 2: loss ([\d.]+), (\d+) images, ([\d.]+) s$", re.MULTILINE)
 
 
 class Epoch(NamedTuple):
-    """What rank 0 has printed of the epoch that counts."""
+    """Rank 0's output for the epoch that counts."""
 
     loss: float
     images: int
@@ -103,7 +103,7 @@ def turn(hosts: Sequence[Host], words: Sequence[str], reducers: Sequence[str], o
     """Run train.py on these hosts for two epochs, and return the second.
 
     Raises:
-        RanksFailed: a rank has failed, or was not done in time.
+        RanksFailed: a rank failed, or did not finish in time.
     """
     out.mkdir(exist_ok=True)
     common = {"WORLD_SIZE": f"{len(hosts)}", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": f"{_PORT}"}
@@ -144,10 +144,10 @@ def rows_of(arguments: argparse.Namespace, epochs: dict[str, list[Epoch]]) -> li
 
 
 def check(epochs: dict[str, list[Epoch]]) -> None:
-    """Compare the losses with reducers and without.
+    """Compare the losses with and without reducers.
 
     Raises:
-        RanksFailed: they differ by more than roundings explain.
+        RanksFailed: they differ by more than rounding explains.
     """
     for name, other in WITHOUT.items():
         for ours, without in zip(epochs[name], epochs[other], strict=True):
@@ -164,7 +164,7 @@ def main() -> None:
     add("--batch", type=int, default=32, help="images of a step (%(default)s)")
     add("--width", type=int, default=32, help="of the ResNet (%(default)s)")
     arguments = line.parse_args()
-    # Slow links are intended here. Warnings about slow ranks would hide what matters.
+    # Slow links are intended here. Warnings about slow ranks would hide the output that matters.
     os.environ.setdefault("REDUCTION_STALL_WARN_S", "60")
     with ending_well("ladder"):
         epochs = measure(arguments)

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.plots.style import BLUE, GREEN, GREY, errors, styled
 
-#: What the rungs do on a network: nothing, Gloo, or reducers.
+#: Colours by the rungs' use of the network: none, Gloo, or reducers.
 _COLOURS = {"one": GREY, "dataparallel": GREY, "reducers": BLUE, "hsdp": BLUE}
 
 
 def epochs(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Return a bar for each rung, with its quartiles; those with reducers are blue, those with Gloo green."""
+    """Return a bar with quartiles for each rung; rungs with reducers are blue, those with Gloo green."""
     with styled():
         figure = Figure(figsize=(6.4, 0.9 + 0.32 * len(rows)))
         axes = figure.subplots()

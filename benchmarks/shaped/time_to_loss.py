@@ -1,17 +1,17 @@
-"""How soon a training on shaped links reaches a loss: ours in each wire dtype, torch's hooks and PowerSGD.
+"""Time to a target loss on shaped links: ours in each wire dtype, torch's hooks and PowerSGD.
 
     python -m benchmarks.shaped.time_to_loss --workers 4 --rate 50 --steps 400
     python -m benchmarks.shaped.time_to_loss --local-sgd 16 --wires int8 --baselines none
 
-The trainings of `benchmarks.numerics.convergence` run side by side on the same processes, a few
-steps of each in turn, so that other load on the machine slows all of them. The target is 1 % above
-fp32's final loss, which is the mean of the last tenth of its steps. A training has reached the
-target when the mean of its last WINDOW steps has. A training that has not reached it when fp32 is
-done goes on, for up to `--most` times as many steps. Time is the sum of the seconds of all steps on
-rank 0, computing included.
+The trainings of `benchmarks.numerics.convergence` alternate on the same processes, a few steps of each
+in turn, so that other load on the machine slows all of them. The target is 1 % above fp32's final loss,
+which is the mean of the last tenth of its steps. A training has reached the target when the mean of its
+last WINDOW steps has. A training that has not reached it when fp32 has finished continues, for up to
+`--most` times as many steps. Time is the sum of the seconds of all steps on rank 0, including
+computation.
 
-The exit code is 1 if a wire dtype of CHECKED, both with error feedback, is not LEAST times as fast
-as fp32. Writes time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root and iproute2.
+The exit code is 1 if a wire dtype in CHECKED (both use error feedback) is not LEAST times as fast as
+fp32. Writes time-to-loss-MODEL.json and time-to-loss-MODEL.png. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from benchmarks.method.results import RESULTS
 from benchmarks.numerics.convergence import LIMIT, Run, add_ways, ways
 from benchmarks.numerics.convergence_load import LEARNERS, Training, Way
 
-#: Number of turns in which fp32 does all its steps.
+#: Number of turns in which fp32 takes all its steps.
 TURNS = 20
-#: Number of last steps whose mean loss is compared with the target.
+#: Number of latest steps whose mean loss is compared with the target.
 WINDOW = 20
 CHECKED, LEAST = ("int8", "topk"), 1.3
 COLUMNS = {
@@ -49,20 +49,20 @@ COLUMNS = {
 
 
 def steps_to(run: Run, target: float) -> int | None:
-    """Return after how many steps the mean of the last WINDOW had reached the target, or None."""
+    """Return the number of steps until the mean of the last WINDOW reached the target, or None."""
     sums = [0.0, *accumulate(run.losses)]
     reached = (end for end in range(WINDOW, len(sums)) if sums[end] - sums[end - WINDOW] <= WINDOW * target)
     return next(reached, None)
 
 
 def time_to(run: Run, target: float) -> float:
-    """Return the seconds until the target was reached; infinite if it never was."""
+    """Return the seconds until the target was reached, infinite if it never was."""
     steps = steps_to(run, target)
     return math.inf if steps is None else sum(run.seconds[:steps])
 
 
 def train(cluster: Cluster, chosen: Sequence[Way], model: str, steps: int, most: int) -> list[Run]:
-    """Train in all ways until each has reached the target; the first way is fp32, which sets it."""
+    """Train in all ways until each has reached the target, which is set by the first way, fp32."""
     cluster.ranks.load(Training, model)
     for way in chosen:
         job = re.sub("[^a-z0-9.]+", "-", way.name)
@@ -86,12 +86,12 @@ def _advance(cluster: Cluster, runs: Sequence[Run], steps: int, until: int) -> N
 
 
 def target_of(reference: Run, steps: int) -> float:
-    """Return the loss that all trainings are to reach."""
+    """Return the target loss of all trainings."""
     return reference.final(steps) * (1 + LIMIT)
 
 
 def row_of(run: Run, reference: Run, steps: int) -> dict[str, Any]:
-    """Return how a training compares with float32's."""
+    """Return a row that compares a training with float32's."""
     target = target_of(reference, steps)
     return {
         "way": run.way.name,
@@ -116,7 +116,7 @@ def slow(runs: Sequence[Run], steps: int) -> list[str]:
 
 
 def main() -> None:
-    # Every rank imports this module, and does not need matplotlib.
+    # Every rank imports this module, but does not need matplotlib.
     from benchmarks.shaped.time_to_loss_figure import figure, png
 
     given = _arguments()

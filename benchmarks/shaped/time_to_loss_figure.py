@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["figure", "of", "png"]
 
-#: Every point is the mean over this share of all steps, those up to the point.
+#: Every point is the mean over this share of all steps, ending at the point.
 _WINDOW = 0.05
 
 
@@ -44,8 +44,8 @@ def _curve(axes: Axes, run: Run, colour: str) -> None:
 
 
 def of(document: dict[str, Any]) -> Figure:
-    """Return the figure of a result that has its samples."""
-    # Not at the top: these modules import torch, and are what needs this one.
+    """Return the figure of a result with samples."""
+    # Not imported at the top, because these modules import torch, and one of them imports this module.
     from benchmarks.numerics.convergence import Run
     from benchmarks.numerics.convergence_load import Way
     from benchmarks.shaped.time_to_loss import target_of

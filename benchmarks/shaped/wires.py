@@ -2,10 +2,10 @@
 
     python -m benchmarks.shaped.wires --workers 4 --rate 100 --size 64MiB --rounds 5
 
-`bytes` are the bytes on a worker's link in both directions, by those of the tensor. `x float32`
-says how many times as fast as float32 a wire dtype is: the median over neighbouring turns, and
-quartiles. `x fewer` says how many times fewer bytes it sends. Every result is checked to the last
-bit. Needs root and iproute2.
+`bytes` are the bytes on a worker's link in both directions, relative to the bytes of the tensor. `x
+float32` is the speed of a wire dtype relative to float32, as the median and quartiles over neighbouring
+turns. `x fewer` is the factor by which it sends fewer bytes. Every result is checked to the last bit.
+Needs root and iproute2.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A simulated network with the real cores of ranks and reducers on it."""
+"""A simulated network with the real cores of ranks and reducers."""

@@ -1,12 +1,12 @@
-"""How long all-reduces take on links that are simulated, with the real cores of ranks and reducers.
+"""Times of all-reduces on simulated links, with the real cores of ranks and reducers.
 
     python -m benchmarks.simulation --workers 4 --reducers 0,1,2,3,4 --rate 200 --colocated
     python -m benchmarks.simulation --workers 16 --reducers 16 --rate 10000 --size 256MiB --rounds 20 --cpu 0
 
-Beside each time stands the one that the links allow (`reduction/shares.py`), and how many times as
-fast that is as a perfect ring. Connections are paced as real ones are, from what they lose. Where links are
-what limits, it agrees with the lab within 10 %. It is too good where much is lost, and where processes
-have to share cores, which is not simulated.
+Next to each time are the best time that the links allow (`reduction/shares.py`), and its speed relative to a
+perfect ring. Connections are paced like real ones, according to their losses. If links are the bottleneck,
+the simulation agrees with the lab within 10 %. It is too optimistic with many losses, and if processes have
+to share cores, which is not simulated.
 """
 
 from __future__ import annotations

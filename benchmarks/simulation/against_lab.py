@@ -1,12 +1,11 @@
-"""What the simulation says of settings that the lab has measured, beside what the lab has measured.
+"""Compare the simulation with measurements of the lab in the same settings.
 
     python -m benchmarks.simulation.against_lab docs/measured/shaped/few-reducers.json [more files]
 
-The arguments are files that `make bench` or `python -m benchmarks.shaped` has written. Rows that are no
-all-reduces over shaped links are left out. The simulation claims nothing where the lab's cores were
-busy most of the time, because shaped links cost the kernel CPU that is not simulated. Those rows say so.
-Where a result has no time, but only how many times as fast as Gloo's ring the sum was, that ring counts as
-perfect.
+The arguments are files written by `make bench` or `python -m benchmarks.shaped`. Rows other than all-reduces
+over shaped links are omitted. The simulation makes no claim if the lab's cores were busy most of the time,
+because shaped links cost the kernel CPU that is not simulated. Such rows are marked. If a result has no time
+but only its speed relative to Gloo's ring, that ring is assumed to be perfect.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from benchmarks.method.results import write
 from benchmarks.method.table import size_text
 from benchmarks.simulation.world import Setting, ideal, simulate
 
-#: What a row has of a contender whose time and CPU are known. Others have doubts if cores were busy.
+#: Fields of a contender with known time and CPU. Other contenders have doubts if cores were busy.
 _TIMED = {"algbw_gb_s", "worker_cpu_s_per_gb", "reducer_cpu_s_per_gb"}
-#: Part of the lab's cores that may be busy.
+#: Maximum busy fraction of the lab's cores.
 BUSY_MAX = 0.8
-#: All-reduces of a setting, as many as in the lab; the first one does not count.
+#: Number of all-reduces per setting, as in the lab; the first one does not count.
 ROUNDS = 6
 COLUMNS = {
     "n, k": "{workers}, {reducers}",
@@ -45,17 +44,17 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An all-reduce that the lab has measured."""
+    """An all-reduce measured by the lab."""
 
     setting: Setting
     size_bytes: int
     seconds: float
-    #: Part of the lab's cores that its processes have used.
+    #: Fraction of the lab's cores used by its processes.
     busy: float
 
 
 def measured(document: dict[str, Any]) -> Iterator[Measured]:
-    """Yield what a result of the lab has measured."""
+    """Yield the measurements in a result of the lab."""
     cores = document["environment"]["cores"]
     for row in document["rows"]:
         ours = [name for name in ("tcp", "colocated") if name in row["contenders"]]
@@ -73,7 +72,7 @@ def measured(document: dict[str, Any]) -> Iterator[Measured]:
         figures, gb = row["contenders"][ours[0]], row["size_bytes"] / 1e9
         if figures.keys() >= _TIMED:
             seconds = gb / figures["algbw_gb_s"]
-            # A worker's CPU is given by its own bytes, that of all reducers by one worker's.
+            # A worker's CPU is per its own bytes, and the CPU of all reducers is per one worker's bytes.
             cpu_s = gb * (figures["worker_cpu_s_per_gb"] * setting.workers + figures["reducer_cpu_s_per_gb"])
             busy = cpu_s / (cores * seconds)
         else:
@@ -86,8 +85,8 @@ def measured(document: dict[str, Any]) -> Iterator[Measured]:
 
 
 def compare(lab: Measured) -> dict[str, Any]:
-    """Simulate what the lab has measured; return both times, and what the table needs."""
-    ring_s = ideal(lab.setting)[1] * lab.size_bytes  # in the lab, it is a ring's turn then
+    """Simulate a measurement of the lab, and return a row with both times."""
+    ring_s = ideal(lab.setting)[1] * lab.size_bytes  # in the lab, the ring has its turn in between
     outcome = simulate(lab.setting, lab.size_bytes, ROUNDS, ring_s)
     return {
         "workers": lab.setting.workers,

@@ -1,9 +1,9 @@
-"""The figures of what each number of reducers gains, and how a sum's time grows with the number of workers.
+"""Figures of the gain by number of reducers, and of a sum's time by number of workers.
 
     python -m benchmarks.simulation.figure docs/figures    # any-number.png and growth.png; a minute
 
-The curves are those of `reduction/shares.py`, as far as equal links allow it. The dots of the second
-figure are simulated, with the real cores of ranks and reducers.
+The curves are from `reduction/shares.py` with equal links. The dots of the second figure are simulated,
+with the real cores of ranks and reducers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from benchmarks.simulation.world import Setting, simulate
 from reducer.planner.formulas import OVERHEAD
 
 WORKERS = (2, 4, 8, 16, 64)
-#: What `growth` shows.
+#: Parameters of `growth`.
 GROWTH_BYTES, GROWTH_MBIT, GROWTH_SIMULATED_MAX = 64 << 20, 2500, 32
-#: Milliseconds that a packet may wait on these links.
+#: Maximum milliseconds that a packet waits on these links.
 GROWTH_QUEUE_MS = 20.0
 
 
 def gain(workers: int, reducers: int, *, is_colocated: bool) -> float:
-    """Return how many times as fast as a perfect ring reducers are, with equal links."""
+    """Return the speed of reducers relative to a perfect ring, with equal links."""
     machines = [Machine(1, int(is_colocated))] * workers + [Machine(0, 1)] * reducers
     return ring_time(machines) / split(machines).seconds_per_byte
 
 
 def any_number() -> Figure:
-    """Return the gain by reducers per worker, with and without reducers on the workers' hosts."""
+    """Return the figure of the gain by reducers per worker, with and without reducers on the workers' hosts."""
     with styled():
         figure, (axes,) = panels(1, width=6.4, height=3.8)
         for workers, colour in zip(WORKERS, PALETTE, strict=False):
@@ -58,7 +58,7 @@ def any_number() -> Figure:
 
 
 def growth() -> Figure:
-    """Return the time of an all-reduce by the number of workers, by the formula and simulated."""
+    """Return the figure of an all-reduce's time by the number of workers, from the formula and simulated."""
     mib = GROWTH_BYTES >> 20
     with styled():
         figure, (axes,) = panels(1, width=6.4, height=3.8)
@@ -85,7 +85,7 @@ def growth() -> Figure:
 
 
 def _simulated(workers: int, reducers: int, is_colocated: bool) -> float:
-    """Return milliseconds of an all-reduce, the median of some."""
+    """Return the median milliseconds of an all-reduce."""
     link = Link(rate_mbit=GROWTH_MBIT, latency_ms=GROWTH_QUEUE_MS)
     setting = Setting(workers=workers, reducers=reducers, link=link, colocated=is_colocated)
     return statistics.median(simulate(setting, GROWTH_BYTES, 4).times_s[1:]) * 1e3

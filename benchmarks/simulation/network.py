@@ -1,12 +1,12 @@
 """Simulated links, and the TCP connections that share them.
 
-Every host's link has a token bucket with a queue in front of it, each way. A packet waits for the bucket of the
-sender's link, then for that of the receiver's, first in, first out. If the queue at its own host is full, the
-connection waits, as Linux makes it wait. If the one at the switch is full, the packet is dropped whole.
+Every host's link has a token bucket with a queue in front of it in each direction. A packet waits for the bucket of the
+sender's link, then for that of the receiver's link, first in, first out. If the queue at its own host is full, the
+connection waits, as on Linux. If the queue at the switch is full, the whole packet is dropped.
 
-Of TCP there is what decides how long a sum takes: a window that grows until packets are lost, as cubic's does on short
-paths (RFC 9438, section 4.3), retransmission once a later packet has been acknowledged, or else after a time-out, bytes
-that wait for those before them, and pacing. Acknowledgements meet no queue.
+TCP is simulated as far as it affects the time of a sum: a window that grows until packets are lost, like cubic's on
+short paths (RFC 9438, section 4.3), retransmission once a later packet has been acknowledged or after a timeout,
+in-order delivery, and pacing. Acknowledgements never queue.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from reducer.planner.formulas import OVERHEAD
 
 #: Congestion window of a new connection, and of one that was idle.
 WINDOW_FIRST = 10 * SEGMENT_BYTES
-#: What losses leave of a window, and by how many segments it grows per round trip after that.
+#: Factor by which losses reduce a window, and the number of segments by which it then grows per round trip.
 WINDOW_LEFT, WINDOW_GROWTH = 0.7, 0.53
-#: The least retransmission time, which is what the product asks for.
+#: The minimum retransmission timeout, which the product sets.
 TIMEOUT_S = 0.02
-#: Seconds from one end of an idle link to the other, beside the bytes' own time.
+#: Latency in seconds from one end of an idle link to the other, without the bytes' own time.
 HOP_S = 50e-6
 
 
 class Clock:
-    """The events that are to come, by time in seconds."""
+    """Future events by time in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,11 +42,11 @@ class Clock:
         self._count = itertools.count()
 
     def at(self, time: float, event: Callable[[], None]) -> None:
-        """Have something happen at a time, not before now."""
+        """Schedule an event at a time, but not before now."""
         heapq.heappush(self._events, (max(time, self.now), next(self._count), event))
 
     def step(self) -> bool:
-        """Let the next event happen; return whether there was one."""
+        """Run the next event, and return whether there was one."""
         if not self._events:
             return False
         self.now, _, event = heapq.heappop(self._events)
@@ -56,13 +56,13 @@ class Clock:
 
 @dataclass(slots=True)
 class Bucket:
-    """One direction of a link: `rate` bytes per second, of which `burst` bytes may pass at once after a pause."""
+    """One direction of a link with `rate` bytes per second. `burst` bytes may pass immediately after a pause."""
 
     rate: float
     burst: float
-    #: Bytes that may wait.
+    #: Maximum waiting bytes.
     queue: float
-    #: When the bytes so far are due at the rate.
+    #: When the bytes so far will have passed at the rate.
     due: float = 0.0
 
     def room_at(self, nbytes: float) -> float:
@@ -70,7 +70,7 @@ class Bucket:
         return self.due - max(0.0, self.queue - nbytes) / self.rate
 
     def pass_at(self, nbytes: float, now: float) -> float:
-        """Take bytes that arrive now; return when they have passed."""
+        """Accept bytes that arrive now, and return when they will have passed."""
         self.due = max(self.due, now - self.burst / self.rate) + nbytes / self.rate
         return max(now, self.due)
 
@@ -82,13 +82,13 @@ class Host:
     name: str
     up: Bucket
     down: Bucket
-    #: What TCP hands over as one packet, at any pace (measured on Linux 6.18, with round trips of less than 0.5 ms).
+    #: Size of TCP's packets at any pace (measured on Linux 6.18, with round trips of less than 0.5 ms).
     packet_bytes: int = 64 << 10
 
 
 @dataclass(slots=True, eq=False)
 class _Packet:
-    """Bytes of a connection on their way."""
+    """Bytes of a connection in flight."""
 
     start: int
     stop: int
@@ -105,48 +105,48 @@ class _Packet:
 
 
 class Connection:
-    """What one end of a TCP connection sends to the other.
+    """One direction of a TCP connection.
 
     Args:
-        clock: of the simulation.
-        source: the host that sends.
-        target: the host that receives; if it is the same, there is no link between them.
-        delay_s: of the path, one way, beside the links' own time.
+        clock: clock of the simulation.
+        source: sending host.
+        target: receiving host; if it is the same, there is no link in between.
+        delay_s: one-way delay of the path, without the links' own time.
     """
 
     def __init__(self, clock: Clock, source: Host, target: Host, delay_s: float = 0.0) -> None:
         self._clock, self._source, self._target = clock, source, target
         self._delay_s = delay_s + HOP_S
-        #: The most payload bytes per second.
+        #: Maximum payload bytes per second.
         self.pace = math.inf
-        #: The messages that have not arrived: where each ends, and what happens then.
+        #: Messages that have not arrived, each with its end and the callback for its arrival.
         self._messages: deque[tuple[int, Callable[[], None]]] = deque()
-        #: How many bytes were handed over, were sent, and have arrived with all those before them.
+        #: Number of bytes that were passed in, were sent, and have arrived in order.
         self._given = self._next = self._arrived = 0
-        #: What has arrived after a gap: where each part starts, and where it stops.
+        #: Parts that have arrived after a gap, as start and stop.
         self._beyond: dict[int, int] = {}
         self._flight: deque[_Packet] = deque()
         self._flight_bytes = 0
-        #: Parts to send again.
+        #: Parts to retransmit.
         self._again: deque[tuple[int, int]] = deque()
         self._window, self._threshold = float(WINDOW_FIRST), math.inf
-        #: The window has been reduced for losses of packets that left before.
+        #: When the window was last reduced. Losses of packets that left earlier are accounted for.
         self._reduced_at = -math.inf
-        #: What the window and its threshold were before that.
+        #: The window and its threshold before that.
         self._before = self._window, self._threshold
         self._rtt_s = 2 * self._delay_s
-        #: When the pace allows the next packet, and whether the clock will say that one may be sent.
+        #: When the pace allows the next packet, and whether an event is scheduled for that time.
         self._free_at, self._is_waiting = 0.0, False
-        #: When the time-out began, and whether the clock will say that it is over.
+        #: When the timeout began, and whether an event is scheduled for its end.
         self._heard_at, self._has_timer = 0.0, False
         self._segments = self._lost = 0
-        #: In the kernel's ticks: when it became busy, None if it is not, and how long it was before.
+        #: In the kernel's ticks, when it became busy, None if it is idle, and for how long it was busy before.
         self._busy_since: int | None = None
         self._busy_ticks = 0
 
     @property
     def sent(self) -> Sent:
-        """What was sent so far."""
+        """Totals of the sent data."""
         busy = self._busy_ticks + (self._ticks - self._busy_since if self._busy_since is not None else 0)
         return Sent(self._arrived, self._segments, self._lost, busy * BUSY_STEP_S)
 
@@ -155,7 +155,7 @@ class Connection:
         return int(self._clock.now / BUSY_STEP_S)
 
     def send(self, nbytes: int, arrive: Callable[[], None]) -> None:
-        """Send a message; `arrive` is called when it is there, and so is all that was sent before it."""
+        """Send a message, and call `arrive` when it has arrived in order."""
         if self._source is self._target:  # loopback
             self._clock.at(self._clock.now + HOP_S, arrive)
             return
@@ -173,14 +173,14 @@ class Connection:
         return self._rtt_s + TIMEOUT_S
 
     def _fill(self) -> None:
-        """Send what the window and the pace allow."""
+        """Send as much as the window and the pace allow."""
         while self._again or self._next < self._given:
             is_new = not self._again
             room = int(self._window) - self._flight_bytes
             if is_new:
                 largest = min(self._source.packet_bytes, burst_bytes(self.pace) or math.inf)
                 size = int(min(largest, self._given - self._next))
-                # Like Linux, which rather waits than sends a small part of what the window allows.
+                # Like Linux, wait rather than send a small part of what the window allows.
                 start, stop = self._next, self._next + (min(size, room) if 3 * room >= self._window else size)
             else:
                 start, stop = self._again[0]
@@ -192,14 +192,14 @@ class Connection:
                     self._clock.at(self._free_at, self._on_free)
                 return
             paced_s = (stop - start) / self.pace
-            # Linux gives back half of it if the packet could have left before (tcp_update_skb_after_send).
+            # Linux credits up to half of it if the packet could have left earlier (tcp_update_skb_after_send).
             self._free_at = self._clock.now + paced_s - min(self._clock.now - self._free_at, paced_s / 2)
             if is_new:
                 self._next = stop
             else:
                 self._again.popleft()
             self._pass(_Packet(start, stop, self._clock.now))
-            # The packet waits for its turn at the queue of its own host, and the next one for this one.
+            # The packet waits for room in the queue of its own host, and the next packet waits for this one.
             self._free_at = max(self._free_at, self._source.up.room_at(0))
 
     def _on_free(self) -> None:
@@ -234,7 +234,7 @@ class Connection:
     def _on_acknowledged(self, packet: _Packet) -> None:
         self._heard_at = self._clock.now
         self._rtt_s = self._clock.now - packet.left_at
-        if packet.is_lost:  # it was only late, and Linux notices (tcp_try_undo_loss)
+        if packet.is_lost:  # it was only late, which Linux detects (tcp_try_undo_loss)
             self._lost -= packet.segments
             if (part := (packet.start, packet.stop)) in self._again:
                 self._again.remove(part)
@@ -264,7 +264,7 @@ class Connection:
             self._clock.at(self._heard_at + self._timeout_s, self._on_timer)
 
     def _lose(self, window_left: float) -> None:
-        """Have the packet that left first sent again; so much is left of the window."""
+        """Schedule the first packet in flight for retransmission, and reduce the window by a factor."""
         packet = self._flight.popleft()
         packet.is_lost = True
         self._flight_bytes -= packet.nbytes

@@ -1,4 +1,4 @@
-"""What `reducer plan` predicts for a row of results that was measured on shaped links."""
+"""Predictions of `reducer plan` for a row of results measured on shaped links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reducer.planner.formulas import Step, Training, reducer_step, ring_step
 def planned(row: dict[str, Any]) -> tuple[Step, Step]:
     """Return the predicted step with a ring, and with the row's reducers.
 
-    The time of computing is that of the contender without communication; without one it is an all-reduce alone.
+    The computing time is that of the contender without communication. Without one, the row is a plain all-reduce.
     """
     rate = row["network"]["rate_mbit"]
     training = Training(

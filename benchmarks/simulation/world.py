@@ -1,4 +1,4 @@
-"""All-reduces over simulated links: the cores of ranks and reducers decide, as they do in real processes."""
+"""All-reduces over simulated links, with the cores of ranks and reducers making the decisions as in real processes."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from worker_plugin.core.rank import RankCore
 
 #: Bytes of a control frame.
 CONTROL_BYTES = 200
-#: CPU seconds that a message costs each end, and that a byte does; of the plain Python build.
+#: CPU seconds per message and per byte at each end, with the plain Python build.
 MESSAGE_CPU_S, BYTE_CPU_S = 60e-6, 0.45e-9
 _ZEROS = memoryview(bytes(CHUNK_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is simulated."""
+    """The simulated setting."""
 
     workers: int
-    #: Reducers on hosts of their own.
+    #: Reducers on separate hosts.
     reducers: int
-    #: Of every host, but for the slower ones.
+    #: Link of every host except the slower ones.
     link: Link
-    #: Whether the workers' hosts have reducers too.
+    #: Whether the workers' hosts also have reducers.
     colocated: bool = False
-    #: Parts of the rate that single hosts have, by name: w0, w1, ... and r0, r1, ... Then all hosts say
-    #: how fast they are.
+    #: Fractions of the rate of single hosts, by name: w0, w1, ... and r0, r1, ... If there are any, all hosts
+    #: report their rates.
     slower: tuple[tuple[str, float], ...] = ()
-    #: How many cores all processes share, as in the lab; 0: every process has one.
+    #: Number of cores that all processes share, as in the lab; 0 gives every process its own.
     cores: int = 0
-    #: Part of the CPU time of plain Python that messages cost.
+    #: CPU time of messages as a fraction of plain Python's.
     cpu: float = 1.0
 
     def link_of(self, host: str) -> Link:
@@ -68,19 +68,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out."""
+    """The outcome of a simulation."""
 
-    #: Seconds of each all-reduce, the first one first.
+    #: Seconds of each all-reduce, in order.
     times_s: tuple[float, ...]
     chunk_bytes: int
     #: The members' weights.
     weights: tuple[int, ...]
-    #: Part of the segments that full queues have dropped.
+    #: Fraction of the segments that full queues have dropped.
     lost: float
 
 
 def ideal(setting: Setting) -> tuple[float, float]:
-    """Return the seconds per byte that the links allow with the best split, and those of a ring."""
+    """Return the seconds per byte that the links allow with the best split, and with a ring."""
 
     def rate(host: str) -> float:
         return setting.link_of(host).rate_mbit * 1e6 / 8 / OVERHEAD
@@ -92,7 +92,7 @@ def ideal(setting: Setting) -> tuple[float, float]:
 
 
 class _Stream:
-    """Both ends of a stream, and what each of them sends."""
+    """A stream with both of its ends and directions."""
 
     def __init__(self, rank: _Rank, link: int, reducer: _Reducer, number: int) -> None:
         self.rank, self.link, self.reducer, self.number = rank, link, reducer, number
@@ -102,14 +102,14 @@ class _Stream:
 
 
 class _Cores:
-    """The cores that all processes share. A process that waits for one gets it in its turn, for one message."""
+    """The cores that all processes share. Waiting processes take turns, with one message each."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: deque[_Process] = deque()
 
     def take(self, process: _Process) -> None:
-        """Let a process run as soon as there is a core for it."""
+        """Let a process run as soon as a core is free."""
         if self._free:
             self._free -= 1
             process.run()
@@ -129,17 +129,17 @@ class _Process:
 
     def __init__(self, world: World, host: Host, name: str) -> None:
         self.world, self.host, self.name = world, host, name
-        #: What it has to do: CPU seconds, and what comes of it.
+        #: Pending work: CPU seconds, and a function to call afterwards.
         self._todo: deque[tuple[float, Callable[[], None]]] = deque()
 
     def work(self, nbytes: int, then: Callable[[], None]) -> None:
-        """Handle a message of this many bytes, after all that is there already; then call what waits for it."""
+        """Handle a message of this many bytes after all pending ones, and then call `then`."""
         self._todo.append((self.world.setting.cpu * (MESSAGE_CPU_S + nbytes * BYTE_CPU_S), then))
         if len(self._todo) == 1:
             self.world.cores.take(self)
 
     def run(self) -> None:
-        """Handle a message, now that there is a core."""
+        """Handle a message, now that a core is available."""
         self.world.clock.at(self.world.clock.now + self._todo[0][0], self._on_done)
 
     def _on_done(self) -> None:
@@ -244,8 +244,8 @@ class World:
     """The ranks and reducers of a job.
 
     Args:
-        setting: what is simulated.
-        beside: another job whose links this one uses too.
+        setting: the simulated setting.
+        beside: another job that shares its links with this one.
     """
 
     def __init__(self, setting: Setting, beside: World | None = None) -> None:
@@ -265,7 +265,7 @@ class World:
             self._tick(process)
 
     def all_reduce(self, nbytes: int, pause_s: float = 4 * TICK_S) -> float:
-        """Let all ranks reduce a tensor; return how many seconds it takes."""
+        """Let all ranks reduce a tensor, and return the seconds."""
         begun, wanted = self.clock.now, self.ranks[0].delivered + 1
         self.issue(nbytes)
         while any(rank.delivered < wanted for rank in self.ranks):
@@ -277,7 +277,7 @@ class World:
         return taken
 
     def issue(self, nbytes: int) -> None:
-        """Let all ranks begin to reduce a tensor."""
+        """Let all ranks start reducing a tensor."""
         collective = Collective(ReduceOp.SUM, DType.FLOAT32, nbytes // 4, 7)
         for rank in self.ranks:
             self.clock.at(self.clock.now, partial(rank.issue, collective))
@@ -315,7 +315,7 @@ class World:
 
 
 def simulate(setting: Setting, nbytes: int, rounds: int, pause_s: float = 4 * TICK_S) -> Outcome:
-    """Let the ranks of a setting reduce tensors, one after the other, and do something else in between."""
+    """Let the ranks of a setting reduce tensors, one after the other, with pauses in between."""
     world = World(setting)
     times = tuple(world.all_reduce(nbytes, pause_s) for _ in range(rounds))
     configuration = world.ranks[0].core.epochs.configuration

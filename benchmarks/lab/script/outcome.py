@@ -1,4 +1,4 @@
-"""What follows from the turns of a script without reducers and with them: lines, a table, rows, a figure."""
+"""Evaluation of a script's turns without and with reducers: lines, a table, rows, a figure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WITHOUT, WITH = "Gloo", "reducers"
-#: From this part on, the cores of this machine may be what the steps wait for.
+#: From this fraction on, the cores of this machine may be the bottleneck of the steps.
 BUSY = 0.9
-#: A script whose gradients go through the reducers sends them at least this part of what a worker sends.
+#: If a script's gradients go through the reducers, they receive at least this fraction of the bytes that workers send.
 _LEAST_PART = 0.5
 
 
@@ -24,13 +24,13 @@ _LEAST_PART = 0.5
 class Turn:
     """One run of the command on all hosts."""
 
-    #: The whole command, from its start until the last host was done.
+    #: Seconds of the whole command, from its start until the last host had finished.
     seconds: float
-    #: Seconds between the optimizer steps of each rank, those after the warm-up.
+    #: Seconds between the optimizer steps of each rank after the warm-up.
     steps: list[list[float]]
-    #: Of the whole command.
+    #: Traffic of the whole command.
     traffic: Traffic
-    #: Part of the time in which the cores of this machine worked, for the job or for others.
+    #: Fraction of the time in which the cores of this machine were busy, with the job or other work.
     busy: float
 
     @property
@@ -40,7 +40,7 @@ class Turn:
         return statistics.median(seconds) if seconds else None
 
     def line(self) -> str:
-        """Return it as text."""
+        """Return the turn as text."""
         if self.step_s is None:
             return f"{self.seconds:.1f} s"
         count = min(map(len, self.steps))
@@ -48,7 +48,7 @@ class Turn:
 
 
 def rows_of(turns: Mapping[str, Sequence[Turn]], workers: int) -> list[dict[str, Any]]:
-    """Return a row for each side that has a turn; ratios compare the turns of the same round."""
+    """Return a row for each side that has a turn. Ratios compare the turns of the same round."""
     return [_row(name, mine, turns[WITHOUT], workers) for name, mine in turns.items() if mine]
 
 
@@ -76,7 +76,7 @@ def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> Quartiles | No
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table, and what must be known to read it."""
+    """Return the table with explanatory notes."""
     cells = [[cell(row) for cell in _COLUMNS.values()] for row in rows]
     return [*markdown(*without_empty_columns(list(_COLUMNS), cells)), "", *_notes(rows)]
 

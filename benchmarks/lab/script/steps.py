@@ -1,10 +1,10 @@
-"""When the optimizers of a script have stepped, as the script's own processes record it; the script needs no change.
+"""Record in a script's own processes when its optimizers step, without changing the script.
 
-At the end of `import torch`, torch calls every entry point of the group "torch.backends". `install` makes
-a folder for PYTHONPATH with such an entry point: a copy of this file, which therefore imports nothing of ours,
-and the metadata that name `record` in it. A process that sees the variable FOLDER writes a line into a file
-of its own there after each `step()` of an optimizer of torch.optim: which optimizer, and the seconds of a
-clock that all processes share.
+At the end of `import torch`, torch calls every entry point of the group "torch.backends". `install` creates
+a folder for PYTHONPATH with such an entry point: a copy of this file, which therefore imports none of our
+modules, and metadata that names `record` in it. A process with the variable FOLDER writes a line to its own
+file there after each `step()` of an optimizer of torch.optim. The line has the optimizer, and the seconds of
+a clock that all processes share.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, TextIO
 
 #: The environment variable that names the folder for the records.
 FOLDER = "LAB_STEPS_FOLDER"
-#: How long a process waits at its end. A thread of Gloo lets go of the last all-reduce a moment after the script has
-#: its result; where Python is ending by then, the process aborts (torch 2.13; pytorch/pytorch#179291 has the story).
-#: On slow links and busy cores one of 40 did.
+#: How long a process waits at its end. A thread of Gloo releases the last all-reduce shortly after the script has its
+#: result. If Python is shutting down by then, the process aborts (torch 2.13; see pytorch/pytorch#179291). On slow
+#: links and busy cores one in 40 did.
 _LET_GO_S = 0.5
 _NAME = "reduction_lab_steps"
 
 
 def install(folder: Path) -> None:
-    """Make a folder that has processes with it on PYTHONPATH call `record`."""
+    """Create a folder that makes processes with it on PYTHONPATH call `record`."""
     metadata = folder / f"{_NAME}-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: 1\n")
@@ -46,11 +46,11 @@ def record() -> None:
 
 
 class _Recorder:
-    """Writes a line for each step."""
+    """Hook that writes a line for each step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: Made at the first step, which launchers and loaders of data never take.
+        #: Opened at the first step, which launchers and data loaders never take.
         self._file: TextIO | None = None
 
     def __call__(self, optimizer: object, arguments: Any, named: Any) -> None:
@@ -69,10 +69,11 @@ class _Recorder:
 def intervals(folder: Path, warmup: int) -> list[list[float]]:
     """Return the seconds between the steps of each process that has recorded any.
 
+    If a process has several optimizers, the one with the most steps counts.
+
     Args:
-        folder: where they have recorded.
-        warmup: the first interval begins at the end of the step after this many. Of several optimizers in a process
-            that one counts which has stepped most often.
+        folder: folder with the records.
+        warmup: the first interval begins at the end of the step after this many.
     """
     found = []
     for file in sorted(folder.iterdir()):

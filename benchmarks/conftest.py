@@ -1,4 +1,4 @@
-"""The fixtures of `make bench`, its rows as they come, and the table at the end of the run."""
+"""The fixtures of `make bench`, its rows as they are measured, and the table at the end of the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHAPES = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option --full, unless the conftest of the tests has added it."""
+    """Add the option --full, unless the tests' conftest has already added it."""
     with suppress(ValueError):
         parser.addoption("--full", action="store_true", help="run what is marked full, and more rounds")
 
@@ -54,14 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """End the run as Ctrl-C does, so that its table comes, and hosts and processes end with it."""
+    """End the run as Ctrl-C does, so that its table is printed, and hosts and processes end with it."""
     # timeout(1) sends SIGTERM twice: to its child and to the process group.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 class _Rows:
-    """Shows every row when it is there, and how long the rest of the run takes."""
+    """Prints every row once it is measured, and how long the rest of the run takes."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -69,21 +69,21 @@ class _Rows:
         self._shown = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Begin."""
+        """Plan the progress of the run from the collected benchmarks."""
         self._reporter.showfspath = False
         weights = {item.nodeid: _weight(item) for item in session.items}
         self._planned = {name: value for name, value in weights.items() if value}
         self._progress = Progress(list(self._planned.values()), self._say)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Go on."""
+        """Report the progress and the new rows after each benchmark."""
         if nodeid in self._planned:
             rows = self._config.stash[_REPORT].rows
             self._progress.done(*(row.line() for row in rows[self._shown :]))
             self._shown = len(rows)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Have a line for a failure, and nothing for what is shown as a row or left out."""
+        """Print a line for a failure, and nothing for benchmarks that have a row or are skipped."""
         if report.failed:
             return "failed", f"failed: {report.nodeid}\n", "FAILED"
         if report.skipped:
@@ -100,7 +100,7 @@ class _Rows:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip benchmarks that are marked full, and group those that run on the same processes."""
+    """Skip benchmarks that are marked full unless --full is given, and group those that share processes."""
     if not config.getoption("--full"):
         for item in items:
             if item.get_closest_marker("full"):
@@ -119,7 +119,7 @@ def _shape(item: pytest.Item) -> Shape | None:
 
 
 def _weight(item: pytest.Item) -> float:
-    """Return how long a benchmark takes beside the others; 0 if this machine skips it."""
+    """Return how long a benchmark takes relative to the others; 0 if this machine skips it."""
     shape = _shape(item) or _parameters(item).get("shape")
     if shape is None or item.get_closest_marker("skip"):
         return 0.0
@@ -130,7 +130,7 @@ def _weight(item: pytest.Item) -> float:
             check_network()
         except NetworkUnavailable:
             return 0.0
-    # What has no size in its parameters trains.
+    # Benchmarks without a size parameter are trainings.
     return weight(shape, _parameters(item).get("size_bytes") or gradient_bytes(NARROW["transformer"]))
 
 
@@ -161,7 +161,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session", params=SHAPES, ids=lambda shape: shape.name)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The running processes of each shape. All benchmarks of a shape run before the next one."""
+    """The running processes of each shape. All benchmarks of a shape run before the next shape."""
     shape: Shape = request.param
     with ExitStack() as stack:
         try:
@@ -185,12 +185,12 @@ def effort(is_full: bool) -> Effort:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """Return the report, for rows of other processes than those of `cluster`."""
+    """Return the report, for rows that were not measured on the processes of `cluster`."""
     return request.config.stash[_REPORT]
 
 
 class _Clock:
-    """A timer that gives pytest-benchmark the times of our turns. Its own timer would include our pipes."""
+    """A timer that passes the times of our turns to pytest-benchmark. Its own timer would include our pipes."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -206,12 +206,12 @@ class _Clock:
 def record(
     request: pytest.FixtureRequest, cluster: Cluster
 ) -> Callable[[str, int, int, dict[str, Measurement]], None]:
-    """Return a function that adds a row to the report, and our turns to that of pytest-benchmark."""
+    """Return a function that adds a row to the report, and our turns to pytest-benchmark's report."""
     clock = _Clock()
     request.applymarker(pytest.mark.benchmark(timer=clock.now))
 
     def take(load: str, size_bytes: int, iterations: int, measured: dict[str, Measurement]) -> None:
-        # Only now: pytest-benchmark complains of a fixture that an interrupted test has not used.
+        # Requested only now, because pytest-benchmark complains about a fixture that an interrupted test has not used.
         benchmark = request.getfixturevalue("benchmark")
         log = nccl_log.read(cluster.ranks.nccl_logs()) if cluster.shape.device == "cuda" else None
         row = Row(cluster.shape, load, size_bytes, iterations, measured, nccl=log)
@@ -229,7 +229,7 @@ def record(
 
 @pytest.fixture
 def measure(cluster: Cluster, record: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that lets our transports, the ring and other contenders take turns at a load."""
+    """Return a function that runs a load on our transports, the ring and other contenders in turn."""
 
     def run(
         what: str,

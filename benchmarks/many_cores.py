@@ -1,16 +1,16 @@
-"""What a machine of two cores cannot show, in ten minutes on one with sixteen: one command.
+"""Measurements that a machine with two cores cannot make: one command, ten minutes on sixteen cores.
 
     python -m benchmarks.many_cores results/
 
-Writes many_cores.json and many_cores.txt there after each part. Nothing of this has been run on such a machine yet.
-Links need root and iproute2; where there are none, `reducer` and `rank` run on loopback.
+Writes many_cores.json and many_cores.txt there after each part. None of this has been run on such a machine yet.
+Links need root and iproute2. Without them, `reducer` and `rank` run on loopback.
 
-- `links`: all-reduces at 5, 10 and 25 Gbit/s beside Gloo's ring, and what iperf3 says of the links.
+- `links`: all-reduces at 5, 10 and 25 Gbit/s compared with Gloo's ring, and iperf3's rate on the links.
 - `processes`: the same with as many processes per reducer as `reducer serve` starts.
-- `reducer`: eight workers and one reducer host on links that limit nothing. From its CPU s/GB follow the
+- `reducer`: eight workers and one reducer host on links that are never the limit. Its CPU s/GB gives the
   cores per 100 Gbit/s, for float32, bfloat16 and float16: CPU s/GB x 12.5.
-- `rank`: two workers and four reducers on such links: what one rank can carry, with its I/O in the process
-  and beside it.
+- `rank`: two workers and four reducers on such links. This shows the throughput of one rank, with its I/O in
+  the same process and in a separate one.
 - `kernels`: elements per second of the arithmetic.
 """
 
@@ -27,7 +27,7 @@ LINKS = frozenset({"links"})
 
 
 def parts(*, is_tiny: bool = False) -> list[Part]:
-    """Return the parts; tiny ones try the commands themselves, and say nothing about speed."""
+    """Return the parts. Tiny ones only test the commands, and tell nothing about speed."""
     size, rounds = ("64KiB", "--rounds 1 --warmup 1") if is_tiny else ("64MiB", "--rounds 5 --warmup 2")
     of_links, fast, fastest = (
         ("500", "500", "500") if is_tiny else ("5000,10000,25000", "10000,25000", "100000")
@@ -67,7 +67,7 @@ def parts(*, is_tiny: bool = False) -> list[Part]:
 
 
 def lacks() -> dict[str, str]:
-    """Return what this machine lacks of what the parts need, and why."""
+    """Return the requirements of the parts that this machine does not meet, each with the reason."""
     try:
         check_network()
     except NetworkUnavailable as error:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.demo`. A class of `__main__` cannot be sent to a spawned process, so the code is elsewhere."""
+"""`python -m benchmarks.demo`. Classes of `__main__` cannot be sent to spawned processes, so the code is elsewhere."""
 
 from benchmarks.demo.digits import main
 

@@ -6,13 +6,13 @@ Four workers train three times from the same start, on the same batches: over 2 
 reducers with another chunk size, and without any. The demo fails unless
 
 - all four workers end with the same bits, and both trainings over reducers end with the same bits;
-- the loss follows that of Gloo within LOSS_TOLERANCE. It is not the same to the last bit, because a
-  ring adds in another order, and training carries the rounding on.
+- the loss stays within LOSS_TOLERANCE of Gloo's. It is not identical to the last bit, because a
+  ring adds in another order, and training propagates the rounding.
 
-The times leave out the first epoch, in which processes warm up. Everything runs on this machine,
-where payloads stay in shared memory and nobody waits for a network: what reducers gain there,
-`benchmarks.demo.network` shows, and `make bench` measures it. Chunks of 24 KiB are no good choice; they
-show that the bits do not depend on it.
+The times exclude the first epoch, in which processes warm up. Everything runs on this machine,
+where payloads stay in shared memory and nothing waits for a network. `benchmarks.demo.network`
+shows what reducers gain on a network, and `make bench` measures it. Chunks of 24 KiB are not a good
+choice; they show that the bits do not depend on the chunk size.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from worker_plugin import ReductionState, reduction_hook
 WORKERS = 4
 EPOCHS = 8
 BATCH = 30
-#: Images for training, of 1797; the others are for the test. The batches of all workers divide this
-#: number.
+#: Images for training out of 1797; the others are for the test. This number is a multiple of the
+#: total batch of all workers.
 TRAINING_IMAGES = 1440
-#: Largest allowed difference of a step's loss from Gloo's. The loss begins at 2.3, and differences
-#: of 2.4e-7 were seen, which is one rounding. Training on other machines may make more of such a
-#: rounding.
+#: Largest allowed difference between a step's loss and Gloo's. The loss begins at 2.3, and
+#: differences of 2.4e-7 were seen, which is one rounding. Training on other machines may amplify
+#: such a rounding.
 LOSS_TOLERANCE = 1e-4
 
 ONE_MACHINE = """
@@ -56,7 +56,7 @@ on links of 200 Mbit/s, side by side with Gloo's ring."""
 
 
 class DemoFailed(Exception):
-    """The demonstration found a promise broken. The message names it."""
+    """The demonstration found a broken promise. The message names it."""
 
 
 class Plan(NamedTuple):
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The outcome of a training on one worker: loss of each step (mean over the workers), hash of the weights."""
+    """The outcome of a training on one worker: mean loss of each step over the workers, hash of the weights."""
 
     seconds: float
     losses: list[float]
@@ -85,11 +85,11 @@ class Training:
         labels = torch.tensor(digits.target)
         self._training = TensorDataset(images[:TRAINING_IMAGES], labels[:TRAINING_IMAGES])
         self._test = images[TRAINING_IMAGES:], labels[TRAINING_IMAGES:]
-        # torch's first backward pass is slow, so none of the trainings should be the first.
+        # torch's first backward pass is slow, so it is done before the trainings.
         cnn()(images[:BATCH]).sum().backward()
 
     def run(self, plan: Plan, epochs: int) -> Report:
-        """Train from the beginning."""
+        """Train from the same start as every other training."""
         torch.manual_seed(0)
         model = cnn()
         ddp_model = DistributedDataParallel(model)
@@ -109,7 +109,7 @@ class Training:
         return Report(seconds, (losses / WORKERS).tolist(), accuracy, hashlib.sha256(weights).hexdigest())
 
     def _train(self, ddp_model: nn.Module, epochs: int) -> tuple[torch.Tensor, float]:
-        """Return the loss of each step, and the seconds of all epochs but the first, which warms up."""
+        """Return the loss of each step, and the seconds of all epochs except the first, which is the warm-up."""
         sampler: DistributedSampler[Any] = DistributedSampler(self._training, seed=0)
         loader = DataLoader(self._training, BATCH, sampler=sampler)
         optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1, momentum=0.9)
@@ -139,7 +139,7 @@ def cnn() -> nn.Module:
 
 
 def show(plans: Sequence[Plan], reports: Sequence[Report], epochs: int) -> None:
-    """Print throughput and the loss of some epochs."""
+    """Print the throughput, and the loss of some epochs."""
     timed = max(epochs - 1, 1) / epochs
     print(f"\n{'':32} {'wall s':>8} {'steps/s':>9} {'samples/s':>10} {'accuracy':>9}")
     for plan, report in zip(plans, reports, strict=True):
@@ -157,7 +157,7 @@ def check(plans: Sequence[Plan], by_rank: Sequence[Sequence[Report]]) -> None:
     """Compare weights and losses, and print the outcome.
 
     Raises:
-        DemoFailed: they differ where they must not.
+        DemoFailed: weights or losses differ where they must not.
     """
     for plan, reports in zip(plans, by_rank, strict=True):
         if len({report.digest for report in reports}) != 1:

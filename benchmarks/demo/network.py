@@ -2,10 +2,10 @@
 
     sudo make demo-network        or, as root,        python -m benchmarks.demo.network
 
-Four workers and four reducers have a host of their own each (a network namespace), with links of
-200 Mbit/s in each direction. The same processes train the model in both ways, step by step in turn,
+Each of four workers and four reducers has its own host (a network namespace), with links of 200
+Mbit/s in each direction. The same processes train the model in both ways, alternating step by step,
 so that other load on the machine slows both. Every gradient is checked: over reducers it must have
-the bits of the sum in rank order. Needs root, iproute2 and Linux.
+the bits of the sum in rank order. This needs root, iproute2 and Linux.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ WARMUP_STEPS = 2
 NAMES = {"tcp": "reducers", "ring": "Gloo's ring", "noop": "no communication"}
 #: Characters of the longest bar.
 WIDTH = 48
-#: If the quartiles of our steps differ by more than this factor, other processes use the cores.
-#: Without other load a factor of 1.01 was seen.
+#: If the quartiles of our steps differ by more than this factor, other processes are using the
+#: cores. Without other load a factor of 1.01 was seen.
 BUSY_FACTOR = 1.15
 
 
 def train(cluster: Cluster, steps: int) -> dict[str, list[float]]:
-    """Return the seconds of each step on the slowest rank, by contender, and print them as they come."""
+    """Return the seconds of each step on the slowest rank, by contender, and print them as they are measured."""
     ranks = cluster.ranks
     ranks.load(Training, list(NAMES))
     seconds: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -67,7 +67,7 @@ def picture(seconds: Mapping[str, Sequence[float]]) -> str:
 def conclusion(seconds: Mapping[str, Sequence[float]]) -> str:
     """Return the result in one line, and a warning if the machine was busy."""
     ratio = statistics.median(ring / ours for ring, ours in zip(seconds["ring"], seconds["tcp"], strict=True))
-    # A ring sends each byte 2(n-1)/n times over a link, reducers receive it once.
+    # A ring sends each byte 2(n-1)/n times over a link. With reducers it crosses once.
     theory = 2 * (WORKERS - 1) / WORKERS
     text = (
         f"Over reducers a training step was {ratio:.2f} times as fast as over Gloo's ring "

@@ -1,1 +1,1 @@
-"""Elastic jobs whose workers are killed all the time, beside the same job under torchrun's restarts."""
+"""Elastic jobs whose workers are killed all the time, compared with the same job under torchrun's restarts."""

@@ -1,13 +1,13 @@
-"""Workers of an elastic job are killed all the time, the first one as often as its share, and started again.
+"""Workers of an elastic job are killed all the time and restarted; the first one is hit as often as any other.
 
     python -m benchmarks.elastic                      100 kills, one every 5 s, back after 3 s: 9 minutes
     python -m benchmarks.elastic --kills 0            undisturbed, until the loss has fallen
-    python -m benchmarks.elastic --kills 20 --rival   and then the same job under torchrun over Gloo, which starts
-                                                      all ranks again from a checkpoint of every minute
+    python -m benchmarks.elastic --kills 20 --rival   and then the same job under torchrun over Gloo, which restarts
+                                                      all ranks from a checkpoint taken every minute
     python -m benchmarks.elastic --history FILE && python -m tests.history FILE
 
-No survivor may end, and after every step all must have the same bits. The exit code is 1 if that is not so.
-With --history every step reduces some more tensors, and the second command folds them again by itself.
+No survivor may end, and after every step all must have the same bits. Otherwise the exit code is 1.
+With --history every step reduces some additional tensors, and `tests.history` checks their sums independently.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def line(name: str, course: Course) -> str:
-    """Return what came of a course, in a line."""
+    """Return the results of a course as one line."""
     text = (
         f"{name}: {course.steps} steps, {course.samples / course.seconds:.0f} samples/s, {course.repeated} twice; "
         f"loss {course.early_loss:.3f} between samples {EARLY_SAMPLES[0]:,} and {EARLY_SAMPLES[1]:,}"

@@ -1,4 +1,4 @@
-"""Runs a job, kills its workers by a schedule, and starts them again."""
+"""Runs a job, kills its workers on a schedule, and restarts them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from benchmarks.lab.reducers import Reducers
 from benchmarks.method.history import History, merge
 from benchmarks.method.table import tail
 
-#: How long a job may take to make its first step, and its last one, in seconds.
+#: Timeout in seconds for a job's first step, and for its last one.
 PATIENCE_S = 120.0
-#: Between these samples the loss still falls.
+#: The loss is still falling between these numbers of samples.
 EARLY_SAMPLES = 20_000, 30_000
 #: Seconds between two checkpoints of the job under torchrun.
 CHECKPOINT_S = 60.0
-#: What a worker has said, a line for each step.
+#: The lines that a worker has written, one for each step.
 Lines = list[dict[str, Any]]
 LOAD = Path(__file__).with_name("load.py")
 _JOB = "elastic"
@@ -41,37 +41,37 @@ _JOB = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What came of it."""
+    """The results of a run."""
 
     #: Seconds from the first strike to the end.
     seconds: float
-    #: Samples that went into the weights, all workers together.
+    #: Samples that went into the weights, over all workers.
     samples: int
-    #: Steps of the weights at the end, and steps that were done a second time.
+    #: Number of steps in the final weights, and number of steps that were repeated.
     steps: int
     repeated: int
-    #: Seconds from each kill to the next step of the survivors.
+    #: Seconds from each kill to the survivors' next step.
     gaps: tuple[float, ...]
     loss: float
-    #: Mean loss while the samples of all workers together were between these numbers.
+    #: Mean loss while the total number of samples was within EARLY_SAMPLES.
     early_loss: float = math.nan
-    #: How often a sample was used less often than epochs were finished: those of killed workers.
+    #: Uses of samples that are missing in the finished epochs, because workers were killed.
     unused: int = 0
-    #: How many of the kills hit the worker with the lowest rank that was there.
+    #: Number of kills that hit the worker with the lowest rank present.
     first: int = 0
 
     def gap_s(self) -> dict[str, float] | None:
-        """Return what is usual among the gaps, and the longest; None if nobody was killed."""
+        """Return the typical and the longest gaps; None if no worker was killed."""
         return tail(self.gaps)._asdict() if self.gaps else None
 
 
 def elastic(settings: Namespace, say: Callable[[str], None]) -> Course:
-    """Kill workers of an elastic job; see that no survivor ends, and that all have the same bits.
+    """Kill workers of an elastic job, and check that no survivor ends and that all have the same bits.
 
-    With a history every step reduces some more tensors, and the file tells what every worker gave and got.
+    With a history every step reduces some additional tensors, and the file records every worker's inputs and results.
 
     Raises:
-        RanksFailed: that is not so.
+        RanksFailed: a survivor ended, or the bits differ.
     """
     with tempfile.TemporaryDirectory() as name, closing(Reducers(settings.reducers)) as reducers:
         folder = Path(name)
@@ -155,7 +155,7 @@ def _strike_workers(
 
 
 def restarted(settings: Namespace, say: Callable[[str], None]) -> Course:
-    """Kill ranks of a job under torchrun, which starts all of them again from the last checkpoint."""
+    """Kill ranks of a job under torchrun, which restarts all of them from the last checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         variables = environment(folder, settings.pause_s) | {
@@ -196,21 +196,21 @@ def _strike_ranks(
     lines = [line for path in out.iterdir() for line in read(path)]
     steps = max(line["step"] for line in lines)
     done = sum(line["samples"] for line in lines)
-    # What counts is the weights' way: a step that was done again after a restart counts once.
+    # Only steps in the final weights count, so a step that was repeated after a restart counts once.
     samples = steps * settings.workers * lines[0]["samples"]
     gaps = tuple(next_step(lines, at) for at, _ in kills)
     repeated = (done - samples) // (settings.workers * lines[0]["samples"])
     return Course(seconds, samples, steps, repeated, gaps, lines[-1]["loss"])
 
 
-# ---- what was said ----
+# ---- the workers' lines ----
 
 
 def check_bits(workers: dict[str, Lines], size: int) -> None:
-    """Check that all workers of a job of this size had the same bits after each step, and left out none.
+    """Check that all workers of a job of this size had the same bits after each step, and left out no step.
 
     Raises:
-        RanksFailed: that is not so.
+        RanksFailed: bits differ, a step is missing, or the job started over.
     """
     digests: dict[int, set[str]] = {}
     for lines in workers.values():
@@ -229,10 +229,10 @@ def check_bits(workers: dict[str, Lines], size: int) -> None:
 
 
 def gap(workers: dict[str, Lines], at: float, victim: str) -> float:
-    """Return the seconds until a survivor's next step without the victim, or with everybody again."""
+    """Return the seconds until a survivor's next step without the victim, or with all workers again."""
     before = max(line["step"] for lines in workers.values() for line in lines if line["at"] <= at)
     later = [line for pid, lines in workers.items() if pid != victim for line in lines if line["at"] > at]
-    # The step that was under way may end a moment after the kill; the one after it needs the new generation.
+    # The step in flight may end just after the kill. The step after it needs the new generation.
     after = [line for line in later if line["step"] > before + 1]
     return (
         min((line["at"] for line in after), default=max((line["at"] for line in later), default=math.inf))
@@ -241,7 +241,7 @@ def gap(workers: dict[str, Lines], at: float, victim: str) -> float:
 
 
 def next_step(lines: Lines, at: float) -> float:
-    """Return the seconds until the next step of a job that must be started again first."""
+    """Return the seconds until the next step of a job that must be restarted first."""
     return min((line["at"] for line in lines if line["at"] > at + 0.5), default=math.inf) - at
 
 
@@ -273,7 +273,7 @@ def _step(line: dict[str, Any]) -> int:
 
 
 def _unused(said: Lines) -> int:
-    """Check that no sample was used more often than there were epochs; return how often one was used less often."""
+    """Check that no sample was used more often than there were epochs, and return the number of missing uses."""
     counts = Counter(sample for line in said for sample in line["batch"])
     epochs = max(line["epoch"] for line in said)
     if (most := max(counts.values())) > epochs + 1:
@@ -284,12 +284,12 @@ def _unused(said: Lines) -> int:
 
 
 def read(path: Path) -> Lines:
-    """Return the whole lines that a worker has said."""
+    """Return the complete lines in a worker's file."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 def lines_of(folder: Path, pid: int) -> Lines:
-    """Return the whole lines that one worker has said."""
+    """Return the complete lines that the worker with this process id has written."""
     return [line for path in (folder / "out").glob(f"*-{pid}") for line in read(path)]
 
 
@@ -297,7 +297,7 @@ def lines_of(folder: Path, pid: int) -> Lines:
 
 
 def environment(folder: Path, pause_s: float) -> dict[str, str]:
-    """Return the variables of all workers, which write what they say into `folder`/out."""
+    """Return the environment variables of all workers, which write their lines into `folder`/out."""
     (folder / "out").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REDUCTION_")}
     return kept | {
@@ -309,7 +309,7 @@ def environment(folder: Path, pause_s: float) -> dict[str, str]:
 
 
 def of_job(name: str, folder: Path, reducers: Reducers, workers: int) -> dict[str, str]:
-    """Return the variables of the workers of an elastic job."""
+    """Return the environment variables of an elastic job's workers."""
     return {
         "REDUCTION_REDUCERS": ",".join(reducers.addresses),
         "REDUCTION_JOB": name,
@@ -322,7 +322,7 @@ def of_job(name: str, folder: Path, reducers: Reducers, workers: int) -> dict[st
 def start(
     command: list[str], variables: dict[str, str], folder: Path, number: int
 ) -> subprocess.Popen[bytes]:
-    """Start Python with these arguments; its log is `folder`/log-NUMBER."""
+    """Start Python with these arguments. Its log is `folder`/log-NUMBER."""
     with (folder / f"log-{number}").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, *command], env=variables, stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -343,10 +343,10 @@ def _sleep_until(at: float, workers: dict[int, subprocess.Popen[bytes]]) -> None
 
 
 def wait_until(ready: Callable[[], bool], what: str) -> None:
-    """Wait until something is so.
+    """Wait until a condition holds.
 
     Raises:
-        RanksFailed: it is not within PATIENCE_S.
+        RanksFailed: it did not hold within PATIENCE_S.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not ready():

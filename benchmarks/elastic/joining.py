@@ -1,9 +1,9 @@
-"""What it costs the others that a worker is taken in, with a large state.
+"""The cost for the other workers when a worker joins, with a large state.
 
     python -m benchmarks.elastic.joining                 3 workers, 100 MB of state, 5 newcomers one after another
 
-Each newcomer leaves again. Shown are the median step of the others by themselves, and by how much the steps from a
-newcomer's first request to its first step took longer than as many of those: all together, and the longest one.
+Each newcomer leaves again. The tool shows the others' median step without a newcomer, and the steps between a
+newcomer's first request and its first step: the longest one, and the time that all of them lost against the median.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
         return start([str(LOAD)], variables | {"REDUCTION_RANK": str(rank)} | more, folder, rank)
 
     def steps(worker: subprocess.Popen[bytes], count: int) -> Lines:
-        """Return what a worker has said once it has said this many lines."""
+        """Return a worker's lines once there are at least this many."""
         wait_until(lambda: len(lines_of(folder, worker.pid)) >= count, f"a step of worker {worker.pid}")
         return lines_of(folder, worker.pid)
 
@@ -91,7 +91,8 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
 
 def _cost(lines: Lines, asked: float, joined: float) -> dict[str, float]:
     steps = [(after["at"] - before["at"], after["at"]) for before, after in itertools.pairwise(lines[1:])]
-    # A newcomer's start alone takes much of this machine's processor, so what is before it counts.
+    # Starting a newcomer alone uses much of this machine's processor, so the steps before its first request are the
+    # baseline.
     alone = statistics.median(took for took, at in steps if at < asked and took < 10)
     during = [took for took, at in steps if asked <= at - took / 2 and at <= joined + 0.001]
     return {

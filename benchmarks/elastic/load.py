@@ -1,8 +1,8 @@
-"""One worker of the training that is struck: a small CNN on scikit-learn's digits.
+"""One worker of the training whose workers are killed: a small CNN on scikit-learn's digits.
 
-It says a line of JSON after every step. With CHECKPOINT, a file, it is the rival: a script under torchrun over Gloo
-that restores from it and saves to it every CHECKPOINT_S. With MEGABYTES it is a worker of an elastic job with a large
-state, for STEPS steps; otherwise one of an elastic job that learns digits.
+It writes a line of JSON after every step. With CHECKPOINT, a file, it is the rival: a script under torchrun over Gloo
+that restores from this file and saves to it every CHECKPOINT_S. With MEGABYTES it is a worker of an elastic job with a
+large state, for STEPS steps. Otherwise it is a worker of an elastic job that learns digits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 16
 
 
 class Training:
-    """Model, optimizer and data; the same everywhere."""
+    """Model, optimizer and data, which are the same in all workers with the same seed."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -47,7 +47,7 @@ class Training:
         self.labels = torch.tensor(digits.target)
 
     def step(self, model: nn.Module, batch: list[int]) -> float:
-        """Train on these samples; return the loss on all of them."""
+        """Train on these samples, and return their mean loss."""
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(self.images[batch]), self.labels[batch])
         loss.backward()
@@ -55,14 +55,14 @@ class Training:
         return loss.item()
 
     def digest(self) -> str:
-        """Return what only equal weights and momenta have."""
+        """Return a hash of the weights and momenta."""
         momenta = [one["momentum_buffer"] for one in self.optimizer.state.values()]
         tensors = [*(parameter.detach() for parameter in self.net.parameters()), *momenta]
         return hashlib.blake2b(b"".join(one.numpy().tobytes() for one in tensors), digest_size=8).hexdigest()
 
 
 def elastic(pause_s: float, until: Callable[[], bool]) -> None:
-    """Take part in an elastic job until the stop file is there."""
+    """Take part in an elastic job until the stop file exists."""
     from worker_plugin import ReductionState, attach
     from worker_plugin.elastic.sampler import ElasticSampler
 
@@ -105,7 +105,7 @@ def elastic(pause_s: float, until: Callable[[], bool]) -> None:
 
 
 def _watch_generations(folder: Path) -> list[History]:
-    """Return a list in which this worker's history appears, with all generations that it joins."""
+    """Return a list that will hold this worker's history, which records all generations that the worker joins."""
     from worker_plugin.elastic import forming
     from worker_plugin.elastic.membership.lineage import Generation
 
@@ -130,9 +130,9 @@ def _name(worker: Worker) -> str:
 
 
 def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every_s: float) -> None:
-    """Train under torchrun over Gloo, from the last checkpoint on."""
-    # Without a prefix of its own each start finds the addresses of the ranks before it in torchrun's store
-    # (2.13), and fails several times.
+    """Train under torchrun over Gloo, starting from the last checkpoint."""
+    # Without a prefix per restart, the ranks find the addresses of earlier ranks in torchrun's store (2.13), and fail
+    # several times.
     store, rank, size = next(dist.rendezvous("env://"))
     store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
@@ -166,7 +166,7 @@ def restarted(pause_s: float, until: Callable[[], bool], checkpoint: Path, every
 
 
 def wide(pause_s: float, megabytes: int, steps: int) -> None:
-    """Take part in an elastic job with so much of weights and Adam's moments, for a number of steps."""
+    """Take part in an elastic job with `megabytes` of weights and Adam's moments, for a number of steps."""
     from worker_plugin import ReductionState, attach
 
     torch.set_num_threads(1)

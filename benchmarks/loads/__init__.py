@@ -1,1 +1,1 @@
-"""The workloads that ranks run while they are measured."""
+"""Workloads that ranks run while they are measured."""

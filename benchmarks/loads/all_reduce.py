@@ -1,9 +1,9 @@
-"""The workload of all-reduces, run by every rank: collectives one after the other, all checked.
+"""The all-reduce workload, run by every rank: collectives one after another, all checked.
 
-Inputs are small integers in float32, so that any order of adding gives the exact sum. They differ
-by rank, iteration and element, so a contribution that is counted twice, left out, late or misplaced
+Inputs are small integers in float32, so any order of addition gives the exact sum. They differ by
+rank, iteration and element, so a contribution that is counted twice, left out, late or misplaced
 changes the sum. With a wire dtype that loses precision, the sum must have the bits that this
-process computes from all ranks' inputs by itself.
+process computes on its own from all ranks' inputs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from benchmarks.loads.codecs import reduced
 from benchmarks.method.paired import Sample, timed
 from worker_plugin import ReductionState
 
-#: Period of the input pattern. It is a prime, so that no two chunks have the same content.
+#: Period of the input pattern. It is prime, so that no two chunks have the same content.
 _PERIOD = 1021
-#: Elements by which the pattern of a rank is shifted against that of the previous rank.
+#: Elements by which the pattern of a rank is shifted relative to the previous rank's pattern.
 _SHIFT = 251
 #: Number of iterations after which the inputs repeat. It keeps all sums of up to 64 ranks below
 #: 2**24, where float32 is exact.
@@ -28,7 +28,7 @@ _KEYS = 4096
 
 
 class AllReduce:
-    """`iterations` tensors of `numel` float32 each, reduced back to back."""
+    """`iterations` tensors of `numel` float32 elements each, reduced back to back."""
 
     def __init__(self, rank: Rank, numel: int, iterations: int) -> None:
         self._rank = rank
@@ -46,18 +46,18 @@ class AllReduce:
         self._rank.synchronize()
 
     def _fill(self, tensor: torch.Tensor, rank: int, index: int) -> None:
-        # The shift puts the largest elements of each rank at other positions.
+        # The shift puts the largest elements of each rank at different positions.
         torch.mul(self._pattern.roll(_SHIFT * rank), rank + 1, out=tensor)
         tensor.add_((self._key + index) * (rank + 3))
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Reduce all tensors, one after the other."""
+        """Reduce all tensors, one after another."""
         self._contender = contender
         reduce = self._ring if contender == "ring" else partial(self._ours, self._rank.states[contender])
         return timed([partial(reduce, tensor) for tensor in self._tensors], start_at)
 
     def verify(self) -> None:
-        """Compare every tensor as a whole with the sum over all ranks' inputs."""
+        """Compare every whole tensor with the sum over all ranks' inputs."""
         for index, tensor in enumerate(self._tensors):
             self._expect(index)
             if not torch.equal(tensor, self._expected):

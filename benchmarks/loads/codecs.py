@@ -1,4 +1,4 @@
-"""The all-reduce of a wire dtype in one process: the worker's encoding and the reducer's arithmetic."""
+"""The all-reduce of a wire dtype in one process, with the worker's encoding and the reducer's arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_plugin.tensors.wire_dtype import WireFormat, parse
 
 
 def reduced(tensors: Sequence[torch.Tensor], wire_dtype: str, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:
-    """Return the result of these flat float32 tensors, one per rank in rank order, without error feedback."""
+    """Return the result of reducing flat float32 tensors, one per rank in rank order, without error feedback."""
     wire = parse(wire_dtype)
     assert wire is not None
     layout_bytes = tensors[0].numel() * wire.dtype.itemsize
@@ -52,7 +52,7 @@ def fold(payloads: Sequence[memoryview], dtype: DType, layout_bytes: int, op: Re
 
 
 def delivered(encoding: Encoding, layout_bytes: int, payload: memoryview) -> torch.Tensor:
-    """Return the tensor of an encoding, after it has received the result."""
+    """Return the tensor of an encoding after it has received the result."""
     result = torch.empty(encoding.result_bytes, dtype=torch.uint8)
     encoding.store(0, layout_bytes, payload, result.numpy())
     encoding.decode(result)

@@ -1,8 +1,9 @@
-"""The workload of DDP steps without an optimizer, run by every rank: DDP steps whose gradients are checked.
+"""The DDP workload without an optimizer, run by every rank: DDP steps whose gradients are checked.
 
-The model computes with small integers only: two weights of each row and column are 1 or -1, the
-others are 0, which costs a dense product the same. Inputs and targets are integers, too. So all
-gradients are exact in float32 in any order of adding, and can be compared as a whole.
+The model computes with small integers only. Two weights of each row and column are 1 or -1, and the
+others are 0, which makes no difference to the cost of a dense product. Inputs and targets are
+integers, too. So all gradients are exact in float32 in any order of addition, and can be compared as
+a whole.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from benchmarks.method.paired import Sample, timed
 from worker_plugin import reduction_hook
 
 _DEPTH = 4
-#: Number of steps after which the gradients repeat. The loss of a step is scaled by a number from 1
-#: to this.
+#: Number of steps after which the gradients repeat. The loss of a step is scaled by a number between
+#: 1 and this.
 _KEYS = 64
 
 
@@ -38,8 +39,8 @@ class DdpStep:
         self._local = gradients[rank.rank]
         self._average = [sum(parts) / rank.world_size for parts in zip(*gradients, strict=True)]
         device_ids = [rank.device.index] if rank.device.type == "cuda" else None
-        # All ranks have made the same model. Rank 0 would send each copy of it to all others, which took 110 s and
-        # more with four ranks, links of 30 Mbit/s and 8 MB.
+        # All ranks have built the same model. With init_sync, rank 0 would send each copy to all other ranks, which
+        # took 110 s and more with four ranks, links of 30 Mbit/s and 8 MB.
         self._models = {
             name: DistributedDataParallel(copy.deepcopy(model), device_ids=device_ids, init_sync=False)
             for name in (*rank.states, "ring", "noop")
@@ -49,11 +50,11 @@ class DdpStep:
         self._models["noop"].register_comm_hook(None, noop_hook)
 
     def prepare(self) -> None:
-        """Choose other gradients for the next step."""
+        """Choose different gradients for the next step."""
         self._key = self._key % _KEYS + 1
 
     def run(self, contender: str, start_at: float) -> Sample:
-        """Do one step without an optimizer, which would be the same for all contenders."""
+        """Do one step without an optimizer, whose cost would be the same for all contenders."""
         self._last = contender
         model = self._models[contender]
 
@@ -65,7 +66,7 @@ class DdpStep:
         return timed([step], start_at)
 
     def verify(self) -> None:
-        """Compare every gradient with the average over the ranks; for "noop" with the rank's own gradient."""
+        """Compare every gradient with the average over the ranks, or for "noop" with the rank's own gradient."""
         expected = self._local if self._last == "noop" else self._average
         named = self._models[self._last].named_parameters()
         for (name, parameter), unscaled in zip(named, expected, strict=True):
@@ -107,5 +108,5 @@ def _gradients(model: nn.Module, inputs: torch.Tensor, target: torch.Tensor) -> 
 
 
 def gradient_bytes(width: int) -> int:
-    """Return the bytes of all gradients of the model."""
+    """Return the total bytes of the model's gradients."""
     return _DEPTH * (width + 1) * width * 4

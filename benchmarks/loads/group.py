@@ -1,4 +1,4 @@
-"""The backend "reduction" of torch.distributed as a contender: what a process group costs above a state."""
+"""The torch.distributed backend "reduction" as a contender, to measure the overhead of a process group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_plugin import ReductionState
 
 
 class GroupState(ReductionState):
-    """Looks like a state, and reduces by a process group of the backend, as `dist.all_reduce` does."""
+    """A state that reduces through a process group of the backend, as `dist.all_reduce` does."""
 
     def __init__(self, reducers: Any = None, **settings: Any) -> None:
         super().__init__(reducers, **settings)
@@ -19,7 +19,7 @@ class GroupState(ReductionState):
         self._pg: dist.ProcessGroup | None = None
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
-        """Reduce a tensor; all ranks make the group at their first call, which is in the same turn."""
+        """Reduce a tensor. All ranks create the group at their first call, which is in the same turn."""
         from worker_plugin.process_group import ReductionOptions
 
         if self._pg is None:
@@ -28,6 +28,6 @@ class GroupState(ReductionState):
         return dist.all_reduce(tensor, op, group=self._pg, async_op=True)
 
     def close(self) -> None:
-        """Leave in good order."""
+        """Shut down the process group, if there is one."""
         if self._pg is not None:
             self._pg.shutdown()

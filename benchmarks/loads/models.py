@@ -1,7 +1,7 @@
 """Models in plain torch.nn with random weights, and batches of random data.
 
-RECIPES has models of realistic sizes, for GPUs, and TINY the same ones with few and narrow layers, for
-tests. NARROW is for slow links: its models compute so little that the network is what is waited for.
+RECIPES has models of realistic sizes, for GPUs, and TINY has the same ones with few and narrow layers,
+for tests. NARROW is for slow links: its models compute so little that the network is the bottleneck.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bert(nn.Module):
         self.positions = nn.Embedding(positions, width)
         self.types = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width)
-        # Without dropout all contenders compute the same.
+        # Without dropout all contenders compute the same values.
         blocks = [
             nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, nn.functional.gelu, batch_first=True)
             for _ in range(layers)
@@ -34,7 +34,7 @@ class Bert(nn.Module):
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         for embedding in (self.words, self.positions, self.types):
-            # BERT has this deviation. With torch's 1 the loss of the tied head would be huge.
+            # BERT uses this standard deviation. With torch's 1 the loss of the tied head would be huge.
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -125,22 +125,22 @@ def mlp(inputs: int, width: int, layers: int, classes: int) -> nn.Sequential:
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    # Without running statistics DDP has no buffers to send around in every step.
+    # Without running statistics DDP has no buffers to broadcast in every step.
     return convolution, nn.BatchNorm2d(outputs, track_running_stats=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A model, and the batches on which it is trained."""
+    """A model, and the batches that it is trained on."""
 
     build: Callable[[], nn.Module]
-    #: Returns a batch of a number of examples. Targets are classes, one for each row of logits.
+    #: Returns a batch with the given number of examples. Targets are classes, one for each row of logits.
     batch: Callable[[int, torch.Generator], Batch]
     #: Examples per rank and step.
     examples: int
-    #: Of SGD with momentum 0.9, where a training is to converge.
+    #: For SGD with momentum 0.9, in trainings that should converge.
     learning_rate: float = 0.0
-    #: By how much labels are smoothed.
+    #: Label smoothing of the loss.
     smoothing: float = 0.0
 
     def batch_of(self, step: int, rank: int, world_size: int) -> Batch:
@@ -196,10 +196,10 @@ TINY = {
     "resnet": _resnet(4, (1, 1), 10, side=32, examples=4),
 }
 NARROW = {
-    # 24 MB of gradients. There are few tokens, since computing must take little time.
+    # 24 MB of gradients. There are few tokens, because computation must be short.
     "transformer": _transformer(1000, 384, 3, 6, tokens=4),
-    # A quarter of the width everywhere, also of the classes, and so a sixteenth of the parameters: 35
-    # MB and 6.4 MB. Small images change nothing about them.
+    # A quarter of the width everywhere, including the classes, and thus a sixteenth of the
+    # parameters: 35 MB and 6.4 MB. Small images do not change that.
     "vgg16": _images(lambda: vgg16(16, 250), classes=250, side=32, examples=1),
     "resnet50": _resnet(16, (3, 4, 6, 3), 250, side=32, examples=2),
     # 20 MB of gradients.
@@ -208,6 +208,6 @@ NARROW = {
 
 
 def gradient_bytes(recipe: Recipe) -> int:
-    """Return the bytes of all gradients of a step."""
+    """Return the total bytes of a step's gradients."""
     with torch.device("meta"):
         return sum(parameter.numel() * parameter.element_size() for parameter in recipe.build().parameters())

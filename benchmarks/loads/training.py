@@ -1,7 +1,7 @@
-"""The workload of trainings on shaped links: training steps of a small model.
+"""The training workload on shaped links: training steps of a small model.
 
-The gradients are real numbers that change with an optimizer and a new batch in each step, as in any
-training. After the step and outside the timed region, every rank computes the gradients of all
+The gradients are real numbers that change in each step with the optimizer and a new batch, as in
+any training. After the step and outside the timed region, every rank computes the gradients of all
 ranks from their batches and compares them, and all ranks compare their weights.
 """
 
@@ -31,7 +31,7 @@ class Training:
     """Copies of one model that train side by side: over our states, DDP's own ring, and no communication ("noop").
 
     Args:
-        rank: this one.
+        rank: this rank.
         contenders: names of `rank.states`, "ring" and "noop".
         recipe: name of the model, one of NARROW.
     """
@@ -41,7 +41,7 @@ class Training:
         self._rank = rank
         self._key = 0
         self._last = ""
-        #: A model without DDP, which computes the gradients that each rank must have had.
+        #: A model without DDP, which recomputes each rank's gradients.
         self._recipe = NARROW[recipe]
         self._reference = self._recipe.build()
         self._models = {name: self._model(name) for name in contenders}
@@ -54,8 +54,8 @@ class Training:
 
     def _model(self, name: str) -> nn.Module:
         """Return a contender's copy of the reference."""
-        # All ranks have the same weights already. To broadcast them over slow links would take
-        # longer than many steps.
+        # All ranks already have the same weights. Broadcasting them over slow links would take longer
+        # than many steps.
         model = DistributedDataParallel(copy.deepcopy(self._reference), init_sync=False)
         if name == "noop":
             model.register_comm_hook(None, noop_hook)
@@ -64,7 +64,7 @@ class Training:
         return model
 
     def prepare(self) -> None:
-        """Go on to the next batch."""
+        """Advance to the next batch."""
         self._key += 1
 
     def run(self, contender: str, start_at: float) -> Sample:
@@ -81,11 +81,11 @@ class Training:
         return timed([step], start_at)
 
     def verify(self) -> None:
-        """Compare every gradient as a whole, and keep the new weights, which all ranks must share.
+        """Compare every whole gradient, and keep the new weights, which must be the same on all ranks.
 
-        Gradients over reducers must have the bits of the sum in rank order. In hierarchical mode
-        they must have the bits of the sum over the nodes of the sums in each node. A ring adds in
-        another order, and may differ by the roundings of both orders.
+        Gradients over reducers must have the bits of the sum in rank order. In hierarchical mode they
+        must have the bits of the sum over the nodes of each node's own sum. A ring adds in another
+        order, so it may differ by the rounding errors of both orders.
         """
         name = self._last
         self._reference.load_state_dict(self._before[name])
@@ -122,10 +122,10 @@ def is_right(gradient: torch.Tensor, parts: Sequence[torch.Tensor], node: int, *
     """Return whether a gradient is the mean of all ranks' parts.
 
     Args:
-        gradient: the one to check.
-        parts: of each rank, in rank order.
+        gradient: the gradient to check.
+        parts: each rank's part, in rank order.
         node: ranks per node; each node adds up its own parts first.
-        exact: whether it must have the same bits, or may differ by the roundings of another order.
+        exact: whether it must have the same bits, or may differ by the rounding errors of another order.
     """
     nodes = [_fold(parts[first : first + node]) for first in range(0, len(parts), node)]
     expected = _fold(nodes) / len(parts)

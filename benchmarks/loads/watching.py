@@ -1,7 +1,7 @@
-"""What it costs to watch a job: a state that records nothing, and one that is asked all the time.
+"""The cost of observing a job: a state that records nothing, and one that is polled all the time.
 
-Every state records its latest collectives and its totals, so "off" is a state whose recorder has been taken out here.
-"On" writes a trace at its end, logs its line every 10 s, and is asked for `state.stats()` after each collective.
+Every state records its latest collectives and its totals, so "off" is a state whose recorder is replaced here.
+"On" writes a trace at its end, logs a line every 10 s, and calls `state.stats()` after each collective.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class UnwatchedState(ReductionState):
 
 
 class WatchedState(ReductionState):
-    """A state that is asked for all that it can tell."""
+    """A state with a trace and periodic reports, whose statistics are read after every collective."""
 
     def __init__(self, reducers: Any = None, **settings: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="reduction-bench-trace-")
         super().__init__(reducers, report_s=10, trace=self._folder.name, **settings)
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
-        """Reduce a tensor, and look at the numbers."""
+        """Reduce a tensor, and read the statistics."""
         future = super().all_reduce(tensor, op)
         self.stats()
         return future
 
     def close(self) -> None:
-        """Leave in good order."""
+        """Close the state, and delete its trace."""
         super().close()
         self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""Figures from the results, as PNG files. `make bench` draws those of results/latest.json.
+"""Figures from the results, as PNG files. `make bench` draws the figures of results/latest.json.
 
     python -m benchmarks.plots [FILE.json] [--out DIR]
 
@@ -21,7 +21,7 @@ def write(source: Path, directory: Path) -> list[Path]:
     """Write the figures of a file of results, and return their paths.
 
     Raises:
-        ValueError: the file has another format, or is not JSON.
+        ValueError: the file has a different format, or is not JSON.
         OSError: a file cannot be read or written.
     """
     drawn = figures(json.loads(source.read_text()))
@@ -30,7 +30,7 @@ def write(source: Path, directory: Path) -> list[Path]:
     for name, figure in drawn.items():
         path = directory / f"{name}.png"
         if figure is None:
-            path.unlink(missing_ok=True)  # a figure of an earlier run with other rows
+            path.unlink(missing_ok=True)  # a figure from an earlier run with other rows
         else:
             path.write_bytes(png(figure))
             written.append(path)

@@ -1,6 +1,6 @@
 """The style of figures: plain axes, and colours that colour-blind readers can tell apart.
 
-pyplot is not used, since it has global state.
+pyplot is not used, because it has global state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Look(NamedTuple):
     marker: str
 
 
-# The palette of Okabe and Ito ("Color Universal Design", 2008). Markers differ, too, for prints in
-# grey.
+# The palette of Okabe and Ito ("Color Universal Design", 2008). Markers also differ, for greyscale
+# prints.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 GREY = "#777777"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
@@ -49,7 +49,7 @@ def look(contender: str, ring: str = "") -> Look:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Give figures that are made in the body our style."""
+    """Apply our style to figures that are created in the body."""
     with matplotlib.rc_context(
         {
             "axes.edgecolor": "#999999",
@@ -87,7 +87,7 @@ def panels(
 
 
 def errors(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return how far the quartiles are from each median, below and above it, as `errorbar` wants them."""
+    """Return the distances of the quartiles below and above each median, as `errorbar` expects them."""
     return [
         [middle - low for low, middle, _ in values],
         [high - middle for _, middle, high in values],
@@ -97,13 +97,13 @@ def errors(values: Sequence[Sequence[float]]) -> list[list[float]]:
 def png(figure: Figure) -> bytes:
     """Return the figure as the content of a PNG file."""
     buffer = io.BytesIO()
-    # Without date and version the same numbers make the same file.
+    # Without date and version the same numbers produce the same file.
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def legend_below(figure: Figure) -> None:
-    """Put one legend for all panels under them."""
+    """Put one legend for all panels below them."""
     entries = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()

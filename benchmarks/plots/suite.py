@@ -1,4 +1,4 @@
-"""Figures of the suite's rows: bandwidth by the number of workers, with its bounds, and the time of a step.
+"""Figures of the suite's rows: bandwidth by number of workers, with its bounds, and the time of a step.
 
 With reducers, every byte crosses a worker's link once in each direction, and reducers share the
 sums evenly, so algbw <= B min(1, k/n) on links of rate B. A ring sends each byte 2(n-1)/n times, so
@@ -23,10 +23,10 @@ Row = Mapping[str, Any]
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, Figure | None]:
-    """Return the figures of a file of results by their names; None where a figure has no rows.
+    """Return the figures of a results file by name; None where a figure has no rows.
 
     Raises:
-        ValueError: the file has another format than this version reads.
+        ValueError: the file does not have the format that this version reads.
     """
     if document.get("format") != FORMAT:
         raise ValueError(f"the format is {document.get('format')!r}, this version reads {FORMAT}")
@@ -35,7 +35,7 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure | None]:
 
 
 def by_workers(rows: Sequence[Row]) -> Figure | None:
-    """Return a panel for each kind of shaped links, of the largest size, with as many reducers as workers."""
+    """Return a panel for each kind of shaped links: the largest size, with as many reducers as workers."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         is_square = row["what"] == "all-reduce" and row["workers"] == row["reducers"]
@@ -59,20 +59,20 @@ def by_workers(rows: Sequence[Row]) -> Figure | None:
 
 
 def _links(row: Row) -> str:
-    """Return what a title says of a row's links."""
+    """Return the description of a row's links for a title."""
     network = row["network"]
     burst = f"{network['burst_bytes'] / 1024:g} KiB bursts"
     return f"{network['rate_mbit']:g} Mbit/s links, {queue_ms(network):.3g} ms queues, {burst}"
 
 
 def _largest(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the largest size, by the number of workers."""
+    """Return the rows of the largest size, ordered by number of workers."""
     most = max(row["size_bytes"] for row in rows)
     return sorted((row for row in rows if row["size_bytes"] == most), key=lambda row: row["workers"])
 
 
 def _lines(axes: Axes, case: Sequence[Row]) -> None:
-    """Draw a line for each contender, with a band between the quartiles."""
+    """Draw a line for each contender with a band between the quartiles."""
     for name in dict.fromkeys(name for row in case for name in row["contenders"]):
         ran = [row for row in case if name in row["contenders"]]
         at, appearance = [row["workers"] for row in ran], look(name, ran[0]["ring"])

@@ -1,1 +1,1 @@
-"""`python -m benchmarks.soak`: hours of all-reduces, and whether memory grows."""
+"""`python -m benchmarks.soak`: hours of all-reduces, to see whether memory grows."""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.soak --minutes 30 --transport tcp,grpc --workers 3 --reducers 2
 
-Ranks and reducers are processes on loopback, new ones for every transport. Every few seconds the
-ranks wait for all collectives in flight, and memory, threads and descriptors of every process are
-read. Now and then all ranks leave their job and begin another one. The exit code is 0 if no process
-grew, 1 if one grew or a sum was wrong, and 130 if it was interrupted.
+Ranks and reducers are processes on loopback, and every transport gets new ones. Every few seconds
+the ranks wait for all collectives in flight, and the memory, threads and descriptors of every
+process are read. From time to time all ranks leave their job and begin another one. The exit code
+is 0 if no process grew, 1 if one grew or a sum was wrong, and 130 if the run was interrupted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def keep(settings: Namespace, courses: list[Course]) -> None:
-    """Write all samples."""
+    """Write all samples to a file."""
     path = settings.out / "soak.json"
     results.write(path, settings_of(settings), (), courses=[asdict(course) for course in courses])
     print(f"all samples: {path}")

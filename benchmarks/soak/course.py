@@ -1,4 +1,4 @@
-"""The course of a soak on one transport: its processes are started, loaded, sampled and judged."""
+"""A soak on one transport: its processes are started, loaded, sampled and judged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.method.slices import following
 from benchmarks.soak.flatness import SAMPLES_MIN, Series, Verdict, judge
 from benchmarks.soak.load import RandomAllReduces
 
-#: Seconds between the last result of a slice and the sample. Acknowledgements go within 50 ms, and
-#: memory is released after them.
+#: Seconds between the last result of a slice and the sample. Acknowledgements are sent within 50 ms,
+#: and memory is released after them.
 SETTLE_S = 0.2
-#: Collectives of the first slice. The lengths of later slices follow from its speed.
+#: Number of collectives in the first slice. The lengths of later slices depend on its speed.
 FIRST_SLICE = 20
 
 
@@ -33,12 +33,12 @@ class Course:
     jobs: int = 0
     series: list[Series] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    #: The reason of an early end; empty without one.
+    #: The reason for an early end; empty without one.
     failure: str = ""
 
 
 def soak(settings: Namespace, course: Course) -> None:
-    """Run one course, until it ends or fails.
+    """Run one course until it ends or fails.
 
     Raises:
         RanksFailed: a sum was wrong, or a process died.
@@ -55,7 +55,7 @@ def soak(settings: Namespace, course: Course) -> None:
 
 
 def judged(settings: Namespace, course: Course) -> list[Verdict]:
-    """Return the verdicts, also of a course that ended early; none if there are too few samples."""
+    """Return the verdicts, even for a course that ended early; none if there are too few samples."""
     if not course.series or min(len(series.seconds) for series in course.series) < SAMPLES_MIN:
         return []
     return [judge(series, settings.rss_allowance_bytes) for series in course.series]

@@ -1,4 +1,4 @@
-"""The judgement of a soak: whether memory, threads and descriptors of a process stay the same over time."""
+"""The verdict of a soak: whether the memory, threads and descriptors of a process stay the same over time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from benchmarks.method.experiment import Cell
 
 MIB = 1 << 20
 
-#: Most growth of resident memory from the second to the last fifth of a run. The allocator keeps
-#: memory, which fragments under a random load: processes with a constant heap grew by 14 MiB in
+#: Maximum growth of resident memory from the second to the last fifth of a run. The allocator keeps
+#: memory, which fragments under a random load. Processes with a constant heap grew by 14 MiB in
 #: three minutes.
 RSS_ALLOWANCE_BYTES = 16 * MIB
-#: Most growth of the bytes that were allocated and not freed. Changes of 1 MiB were seen.
+#: Maximum growth of the bytes that were allocated and not freed. Changes of 1 MiB were seen.
 HEAP_ALLOWANCE_BYTES = 4 * MIB
-#: Most additional threads. gRPC's own pool starts one more when it is busy, and ends it minutes
-#: later.
+#: Maximum number of additional threads. gRPC's own pool starts another one when it is busy, and ends
+#: it minutes later.
 THREADS_ALLOWANCE = 2
 
-#: Most additional descriptors of regions of shared memory. Their number follows the sizes of the buffers: medians
-#: of two minutes without a trend differed by 57.
+#: Maximum number of additional descriptors of shared memory regions. Their number depends on the sizes of the buffers.
+#: In two minutes without a trend the medians differed by 57.
 REGIONS_ALLOWANCE = 64
 
-#: Least number of samples from which fifths can be made.
+#: Minimum number of samples that can be split into fifths.
 SAMPLES_MIN = 10
 
 
@@ -43,7 +43,7 @@ class Series:
         self.footprints.append(footprint)
 
     def between(self, begin: float, end: float) -> list[Footprint]:
-        """Return the samples of a part of the time, where 0 is the first sample and 1 the last."""
+        """Return the samples of a part of the time, where 0 is the start and 1 the last sample."""
         first, last = begin * self.seconds[-1], end * self.seconds[-1]
         pairs = zip(self.seconds, self.footprints, strict=True)
         return [footprint for seconds, footprint in pairs if first <= seconds <= last]
@@ -51,16 +51,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a process has grown from the second to the last fifth of the time. The first fifth is the warm-up."""
+    """The growth of a process from the second to the last fifth of the time. The first fifth is the warm-up."""
 
     name: str
-    #: Both medians of each field of a `Footprint`; the heap's only if it is known.
+    #: Both medians of each field of a `Footprint`; that of the heap is missing if it is unknown.
     medians: dict[str, tuple[float, float]]
-    #: Each quantity that grew, in words; empty if none did.
+    #: A description of each quantity that grew; empty if none did.
     grew: tuple[str, ...]
 
 
-#: What may grow, by field: its name, and by how much.
+#: The name of each quantity and its allowed growth, by field.
 _ALLOWED = {
     "rss_bytes": ("RSS", RSS_ALLOWANCE_BYTES),
     "heap_bytes": ("heap", HEAP_ALLOWANCE_BYTES),
@@ -71,7 +71,7 @@ _ALLOWED = {
 
 
 def judge(series: Series, rss_allowance_bytes: float = RSS_ALLOWANCE_BYTES) -> Verdict:
-    """Compare the second with the last fifth of the time of a series of at least SAMPLES_MIN samples."""
+    """Compare the second and the last fifth of the time of a series with at least SAMPLES_MIN samples."""
     count = len(series.footprints)
     if count < SAMPLES_MIN:
         raise ValueError(f"{series.name} has {count} samples, {SAMPLES_MIN} are the least that can be judged")

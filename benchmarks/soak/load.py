@@ -1,8 +1,8 @@
 """The workload of the soak, run by every rank: all-reduces of random sizes and dtypes, several in flight, all checked.
 
-All ranks draw the same plan from one seed. Contributions are cut out of random integers that differ
-by rank, so the sum over all ranks is known, and exact in every dtype and in any order of adding.
-The tensors lie in memory that is allocated once, so this workload does not grow.
+All ranks draw the same plan from one seed. Contributions are slices of random integers that differ
+by rank, so the sum over all ranks is known, and exact in every dtype and any order of addition. The
+tensors use memory that is allocated once, so this workload itself does not grow.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from benchmarks.lab.procfs import heap_bytes
 from benchmarks.lab.ranks import Rank
 from worker_plugin import ReductionState
 
-#: Most workers whose sums are exact. Contributions are -4 to 3, and integers up to 256 are exact in
-#: bfloat16, which has the narrowest mantissa.
+#: Maximum number of workers whose sums are exact. Contributions are -4 to 3, and integers up to 256
+#: are exact in bfloat16, which has the narrowest mantissa.
 WORKERS_MAX = 64
-#: Most collectives in flight at once.
+#: Maximum number of collectives in flight.
 IN_FLIGHT_MAX = 8
-#: Seconds after which a future fails. It is less than `ranks.CALL_TIMEOUT_S`, so that the error
-#: names the collective.
+#: Timeout of a future in seconds. It is less than `ranks.CALL_TIMEOUT_S`, so that the error names
+#: the collective.
 TIMEOUT_S = 60.0
 
-#: Chunks often end at multiples of this, so the plan has more sizes that end there than chance
-#: would give.
+#: Chunks often end at multiples of this, so the plan has more such sizes than chance would give.
 GRID_BYTES = 64 << 10
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int32, torch.int64)
-#: Number of positions at which a contribution may begin. It is a prime, so that no two chunks are
+#: Number of positions at which a contribution may begin. It is prime, so that no two chunks are
 #: alike.
 _STARTS = 1021
 
 
 class Draw(NamedTuple):
-    """One collective of the plan, the same on all ranks."""
+    """One collective of the plan, which is the same on all ranks."""
 
     numel: int
     dtype: torch.dtype
     op: ReduceOp.RedOpType
     #: Position in the random integers at which the contribution begins.
     start: int
-    #: Most other collectives that may be in flight when this one is issued.
+    #: Maximum number of other collectives in flight when this one is issued.
     others_max: int
 
 
@@ -68,7 +67,7 @@ class Slice(NamedTuple):
 
 
 class RandomAllReduces:
-    """An endless plan that is followed in slices. Nothing is in flight between two slices."""
+    """An endless plan that is executed in slices. Nothing is in flight between two slices."""
 
     def __init__(
         self, rank: Rank, reducers: Sequence[str], transport: str, seed: int, bytes_max: int
@@ -91,7 +90,7 @@ class RandomAllReduces:
         self._index = 0
 
     def heap_bytes(self, collects: bool) -> int | None:
-        """Return the bytes that are allocated, after a garbage collection if `collects`; None if this is not glibc."""
+        """Return the allocated bytes, after a garbage collection if `collects`; None without glibc."""
         if collects:
             gc.collect()
         return heap_bytes()
@@ -109,7 +108,7 @@ class RandomAllReduces:
             self._state.close()
 
     def run(self, count: int) -> Slice:
-        """Follow the plan for `count` collectives, and wait until all are done and checked."""
+        """Execute `count` collectives of the plan, and wait until all are done and checked."""
         assert self._state is not None
         in_flight: deque[InFlight] = deque()
         tensor_bytes = 0
@@ -139,7 +138,7 @@ class RandomAllReduces:
         )
 
     def _draw_bytes(self) -> int:
-        """Return a random size, evenly by orders of magnitude; sometimes 0, or a multiple of GRID_BYTES."""
+        """Return a random size, log-uniform, and sometimes 0 or a multiple of GRID_BYTES."""
         plan = self._plan
         kind = plan.random()
         if kind < 0.05:

@@ -1,4 +1,4 @@
-"""On loopback: all-reduces of several sizes and DDP steps, reducers against torch's ring, in turn on the same ranks."""
+"""All-reduces of several sizes and DDP steps on loopback, with reducers and torch's ring in turn on the same ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.method.paired import Effort
 
 KIB, MIB = 1 << 10, 1 << 20
 
-#: Bytes of a tensor, and collectives per turn.
+#: Bytes of a tensor and collectives per turn.
 SIZES = {
     "4KiB": (4 * KIB, 50),
     "64KiB": (64 * KIB, 40),
@@ -24,7 +24,7 @@ SIZES = {
 }
 LONG = {"96MiB"}
 #: Width of the layers and batch per rank. `tiny` shows the cost of the hook itself. `mlp` has 17
-#: MB of gradients on about 20 ms of computing, sized for two cores.
+#: MB of gradients for about 20 ms of computation, sized for two cores.
 MODELS = {"tiny": (32, 8), "mlp": (1024, 32)}
 
 
@@ -43,5 +43,5 @@ def test_all_reduce(measure: Callable[..., None], effort: Effort, size_bytes: in
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("width", "batch"), MODELS.values(), ids=MODELS)
 def test_ddp_step(measure: Callable[..., None], effort: Effort, width: int, batch: int) -> None:
-    """Also without communication."""
+    """Measure DDP steps, including a contender without communication."""
     measure("DDP step", gradient_bytes(width), effort, DdpStep, width, batch, also=["noop"])

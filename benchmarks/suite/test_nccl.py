@@ -1,4 +1,4 @@
-"""Reducers against NCCL's ring on shaped links, with GPUs that ranks may share; see `benchmarks.gpu.nccl`."""
+"""Reducers compared with NCCL's ring on shaped links, with GPUs that ranks may share; see `benchmarks.gpu.nccl`."""
 
 from __future__ import annotations
 

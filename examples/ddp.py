@@ -1,9 +1,9 @@
-"""DistributedDataParallel over reducers: the same script as over NCCL or Gloo, and one line more.
+"""DistributedDataParallel over reducers: the same script as over NCCL or Gloo, plus one line.
 
     torchrun --nproc-per-node 2 examples/ddp.py
 
-With nothing configured rank 0 starts a private reducer on this host. On several hosts start `reducer serve` on
-each reducer machine, and set REDUCTION_REDUCERS=HOST:PORT,HOST:PORT,... for all ranks.
+By default rank 0 starts a private reducer on this host. With several hosts, start `reducer serve` on each
+reducer machine, and set REDUCTION_REDUCERS=HOST:PORT,HOST:PORT,... for all ranks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ STEPS, BATCH = 20, 32
 
 def main() -> None:
     """Teach a small network to add up its inputs."""
-    # Or "nccl". The ranks find each other through it, and the script may use it for anything else.
+    # Or "nccl". The ranks find each other through this group, and the script may use it for anything else.
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(rank)  # every rank has data of its own; DDP gives all of them rank 0's weights
+    torch.manual_seed(rank)  # every rank has its own data; DDP broadcasts rank 0's weights
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)))
-    state = attach(model)  # the line
+    state = attach(model)  # the additional line
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for step in range(STEPS):
         inputs = torch.randn(BATCH, 16)

@@ -2,8 +2,8 @@
 
     reducer run -- torchrun --standalone --nproc-per-node 4 examples/drift.py
 
-Every 10 steps all ranks compare digests of their weights. Rank 2 has another bit in one weight from step 25 on, as a
-memory error does it; in step 31 all ranks know.
+Every 10 steps all ranks compare digests of their weights. From step 25 on, one weight of rank 2 has a flipped bit, as
+after a memory error. In step 31 all ranks know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import reduction_server as rs
 
 
 def main() -> None:
-    """Train until the steps are done, or until ranks differ."""
+    """Train until all steps are done or ranks differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--flip-in", type=int, default=25, help="step; 0: in none")

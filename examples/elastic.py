@@ -1,10 +1,10 @@
-"""Train on machines that come and go: the others go on without a lost step, and new ones are taken in.
+"""Train on machines that come and go: the others continue without losing a step, and new ones join.
 
     REDUCTION_RANK=0 REDUCTION_WORLD_SIZE=3 python examples/elastic.py     and so on, ranks 1 and 2
 
-on each worker, by any supervisor that starts it again when it ends badly. REDUCTION_JOB and REDUCTION_REDUCERS name job
-and reducers, and REDUCTION_RUN is a text that is new for every training. Kill a worker at any time, and start it again:
-docs/elastic.md says what follows.
+Run this on each worker, under any supervisor that restarts it after a failure. REDUCTION_JOB and REDUCTION_REDUCERS
+name the job and the reducers, and REDUCTION_RUN is a text that is new for every training. Kill a worker at any time,
+and restart it. docs/elastic.md describes what happens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reduction_server.elastic import ElasticSampler
 
 
 def main() -> None:
-    """Train a small model for some epochs; the first worker prints the loss now and then."""
+    """Train a small model for some epochs. The first worker prints the loss every 20 steps."""
     parser = argparse.ArgumentParser(description="Elastic training.")
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
 
-    # DDP gets a process group of this process alone: one that spans workers would hang with a dead one.
+    # DDP gets a process group with only this process. A group that spans workers would hang when one dies.
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     ddp_model = DistributedDataParallel(model, find_unused_parameters=True)
@@ -42,7 +42,7 @@ def main() -> None:
 
     @state.on_change
     def scale(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Keep the step per sample as it was; whether that is right is for you to say."""
+        """Keep the step size per sample constant. Whether that is right depends on your training."""
         for group in optimizer.param_groups:
             group["lr"] *= len(after) / len(before)
 
@@ -63,7 +63,7 @@ def main() -> None:
                 f"epoch {sampler.epoch} step {step}: {len(state.members)} workers, loss {loss:.4f}",
                 flush=True,
             )
-        if state.should_leave():  # after SIGTERM; with REDUCTION_NOTICES=auto after a notice of the cloud
+        if state.should_leave():  # after SIGTERM; with REDUCTION_NOTICES=auto after a cloud's notice, too
             state.leave()
             break
     weights = sum(parameter.double().sum().item() for parameter in model.parameters())

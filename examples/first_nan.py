@@ -1,9 +1,9 @@
-"""Find out which rank brought the first NaN, and in which parameter; and drop a step that one rank has no memory for.
+"""Find the rank and parameter of the first NaN, and skip a step in which one rank runs out of memory.
 
     reducer run -- torchrun --standalone --nproc-per-node 4 examples/first_nan.py
 
 Rank 1 runs out of memory in step 3, and rank 2 has a batch with an Inf in step 6. In both steps all ranks leave their
-weights as they are.
+weights unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import reduction_server as rs
 
 
 def main() -> None:
-    """Train, and have rank 0 say which steps did not count."""
+    """Train, and let rank 0 print which steps did not count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Train with HSDP: shards of the model within a node (FSDP2), copies across nodes, averaged by the reducers.
+"""Train with HSDP: FSDP2 shards the model within a node, and reducers average its copies across nodes.
 
     torchrun --nproc-per-node 4 examples/hsdp.py                        on this machine, two "nodes" of two ranks
     torchrun --nnodes 4 --nproc-per-node 8 ... examples/hsdp.py --shard 8 --device cuda
 
 REDUCTION_REDUCERS names the reducers. Each rank of a node averages its own shard with its peers on other nodes,
-so each of them is a job of its own.
+so each shard has its own job.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Train on sites that slow links join: each rank by itself, and every H steps one average of what all have learned.
+"""Train on sites with slow links between them: each rank trains on its own, and every H steps all changes are averaged.
 
     torchrun --nproc-per-node 2 examples/local_sgd.py                      on this machine
     torchrun --nnodes 4 ... examples/local_sgd.py --inner-steps 100        between sites; or: --over gloo
 
-REDUCTION_REDUCERS names the reducers. This is DiLoCo (Douillard et al., arXiv 2311.08105): AdamW inside, and outside
-SGD with Nesterov momentum on the mean of the ranks' changes. That mean is all that crosses the links, in int8, so
-the network carries 3.9 H times fewer bytes than with DDP. All ranks have the same weights after every outer step.
+REDUCTION_REDUCERS names the reducers. This is DiLoCo (Douillard et al., arXiv 2311.08105): the inner optimizer is
+AdamW, the outer one is SGD with Nesterov momentum on the mean of the ranks' changes. Only that mean crosses the links,
+in int8, so they carry 3.9 H times fewer bytes than with DDP. All ranks have the same weights after every outer step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reduction_server import ReductionState
 
 
 def main() -> None:
-    """Train a small model on a task of its own; rank 0 prints the loss of each outer step."""
+    """Train a small model on a synthetic task. Rank 0 prints the loss of each outer step."""
     parser = argparse.ArgumentParser(description="Local training with an outer optimizer.")
     parser.add_argument("--inner-steps", type=int, default=20, help="of each rank between two outer steps")
     parser.add_argument("--outer-steps", type=int, default=10)
@@ -34,13 +34,13 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, options.width), nn.Tanh(), nn.Linear(options.width, 32))
     teacher = torch.randn(32, 32) / 32**0.5
     inner = torch.optim.AdamW(model.parameters(), 1e-3)
-    # The weights that all ranks share, and their optimizer.
+    # The weights that all ranks share, and the outer optimizer.
     shared = [parameter.detach().clone() for parameter in model.parameters()]
     outer = torch.optim.SGD(shared, 0.7, momentum=0.9, nesterov=True)
     wire_dtype = None if options.wire_dtype == "none" else options.wire_dtype
     state = ReductionState(wire_dtype=wire_dtype) if options.over == "reducers" else None
 
-    torch.manual_seed(1 + dist.get_rank())  # every rank has data of its own
+    torch.manual_seed(1 + dist.get_rank())  # every rank has its own data
     for step in range(options.outer_steps):
         losses = []
         for _ in range(options.inner_steps):

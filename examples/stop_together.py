@@ -1,10 +1,10 @@
-"""Stop all ranks in the same step, with one checkpoint, when any of them is told to go.
+"""Stop all ranks in the same step, with one checkpoint, when any of them is told to stop.
 
     reducer run -- torchrun --standalone --nproc-per-node 2 examples/stop_together.py
 
-Send SIGTERM to any of the training processes, as schedulers do before they take a machine away; with
-REDUCTION_NOTICES=auto what the cloud announces counts too. All ranks leave the loop in the same step, and rank 0 has
-written a checkpoint of it. Run the command again: it goes on there.
+Send SIGTERM to any of the training processes, as schedulers do before they take a machine away. With
+REDUCTION_NOTICES=auto, the cloud's notices count too. All ranks leave the loop in the same step, and rank 0 writes a
+checkpoint of it. Run the command again to continue from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import reduction_server as rs
 
 
 def main() -> None:
-    """Train until the steps are done, or until any rank is asked to stop."""
+    """Train until all steps are done or any rank is asked to stop."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))

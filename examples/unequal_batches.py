@@ -1,9 +1,9 @@
-"""Train with batches of different sizes, and get the gradients of one process that has all samples.
+"""Train with batches of different sizes, and get the gradients of a single process that has all samples.
 
     reducer run -- torchrun --standalone --nproc-per-node 3 examples/unequal_batches.py
 
-Rank r has 8 * (r + 1) samples in each step, and none in every fifth one if it is rank 1. At the end rank 0 compares the
-gradients of the last step with those that it computes alone from the samples of all.
+Rank r has 8 * (r + 1) samples in each step, but rank 1 has none in every fifth step. At the end rank 0 compares the
+gradients of the last step with those that it computes alone from all ranks' samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def batch_of(rank: int, step: int) -> torch.Tensor:
 
 
 def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the samples; where there are none, a zero that depends on all parameters."""
+    """Return the mean over the samples, or without samples a zero that depends on all parameters."""
     if not len(batch):
         return 0.0 * model(torch.zeros(1, 64)).sum()
     loss: torch.Tensor = model(batch).square().mean()
@@ -34,7 +34,7 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train, and compare."""
+    """Train, and compare the last step's gradients."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=25)
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     reducer run -- torchrun --standalone --nproc-per-node 2 examples/unequal_gpus.py
 
-Each rank measures how many samples per second it does by itself, and all share a batch by these speeds. The gradients
-are those of equal shares, but for rounding. Here rank 0 is made half as fast, and both ways take turns.
+Each rank measures how many samples per second it can do on its own, and a batch is split by these speeds. The gradients
+are those of equal shares, except for rounding. Here rank 0 is made half as fast, and steps alternate between both ways.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import reduction_server as rs
 
-#: Samples of all ranks together, and the width of the model.
+#: Samples in a step over all ranks, and the width of the model.
 BATCH, WIDTH = 3072, 512
 
 
 def backward_pass(model: nn.Module, batch: torch.Tensor) -> None:
-    """Add the gradients of a rank's share of a batch; on rank 0 it takes twice as long."""
+    """Add the gradients of a rank's share of a batch. On rank 0 this takes twice as long."""
     if dist.get_rank() == 0:
         inner = getattr(model, "module", model)
         torch.autograd.grad(inner(batch).square().mean(), list(inner.parameters()))
@@ -33,13 +33,13 @@ def backward_pass(model: nn.Module, batch: torch.Tensor) -> None:
 
 
 def shares(speeds: list[float]) -> list[int]:
-    """Return how many samples of a batch each rank gets."""
+    """Return the number of samples of a batch for each rank."""
     ends = [round(BATCH * part / sum(speeds)) for part in accumulate(speeds, initial=0)]
     return [end - begin for begin, end in pairwise(ends)]
 
 
 def main() -> None:
-    """Train with equal shares and by speed in turn, and compare."""
+    """Train with equal shares and with shares by speed in turn, and compare their times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-"""Sums without DDP, and without any process group: ranks need a name for the job, a text that is new for every run, and
-the reducers' addresses.
+"""Sums without DDP or any process group: ranks need a job name, a text that is new for every run, and the reducers'
+addresses.
 
 export REDUCTION_RUN=$(cat /proc/sys/kernel/random/uuid)
 reducer serve --bind 127.0.0.1:50051 &
@@ -22,7 +22,7 @@ def main(reducers: str, rank: int, world_size: int) -> None:
     with ReductionState(reducers, job="example", rank=rank, world_size=world_size) as state:
         total = torch.full((4,), float(rank))
         mean = torch.arange(4.0) * (rank + 1)
-        # Both are under way at once; a tensor may be read when its future is done.
+        # Both are in flight at the same time. A tensor may be read when its future is done.
         futures = [state.all_reduce(total), state.all_reduce(mean, op=dist.ReduceOp.AVG)]
         for future in futures:
             future.wait()

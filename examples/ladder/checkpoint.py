@@ -1,4 +1,4 @@
-"""Checkpoints that any rung of the ladder can go on with: all tensors are whole, and on the CPU."""
+"""Checkpoints that any rung of the ladder can resume from: all tensors are whole and on the CPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: 
     """Let rank 0 replace the checkpoint. All ranks must call it, since each may have a shard of the model."""
     weights, moments = get_state_dict(model, optimizer, options=WHOLE)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        # A process that dies here leaves the old checkpoint as it was.
+        # A process that dies here leaves the old checkpoint intact.
         saved = {"model": weights, "optimizer": moments, "epoch": epoch, "step": step}
         torch.save(saved, f"{path}.new")
         os.replace(f"{path}.new", path)
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
-    """Return the epochs and steps that are done. All ranks read the file."""
+    """Return the numbers of finished epochs and steps. All ranks read the file."""
     saved = torch.load(path, weights_only=True)
     set_state_dict(
         model,

@@ -1,7 +1,7 @@
 """ResNet-18 (He et al., 2016) with group norms: 11.2 M parameters, 44.7 MB of gradients.
 
-A group norm knows nothing of the other images of a batch. So a batch has the same gradients however many
-ranks share it, and there are no buffers that ranks would have to send each other.
+A group norm does not depend on the other images of a batch. So a batch has the same gradients however many
+ranks share it, and there are no buffers that ranks would have to synchronize.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.
 
 
 class Block(nn.Module):
-    """Two convolutions of 3x3, and a way around them."""
+    """Two 3x3 convolutions with a shortcut around them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def resnet18(classes: int, width: int = 64) -> nn.Sequential:
-    """Return the model: its stem, four stages, and its head. `width` is the channels of the stem."""
+    """Return the model: its stem, four stages, and its head. `width` is the number of channels of the stem."""
     stem = nn.Sequential(*convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
     widths = [width, width, 2 * width, 4 * width, 8 * width]
     stages = [

@@ -1,4 +1,4 @@
-"""All in which the rungs of the ladder differ, besides torchrun."""
+"""The differences between the rungs of the ladder, apart from torchrun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reduction_server import attach
 
 
 def join(rung: str, device: str) -> tuple[int, int]:
-    """Meet the other ranks, where a rung has any; return this one's number, and how many there are."""
+    """Meet the other ranks, if the rung has any; return this process's rank and the number of ranks."""
     if rung in ("one", "dataparallel"):
         return 0, 1
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
@@ -25,29 +25,29 @@ def join(rung: str, device: str) -> tuple[int, int]:
 
 
 def one(model: nn.Module, options: Namespace) -> nn.Module:
-    """Train in one process, on one GPU."""
+    """Train in one process on one GPU."""
     return model
 
 
 def dataparallel(model: nn.Module, options: Namespace) -> nn.Module:
-    """Train in one process, on all of its GPUs. Without a GPU, torch then calls the model as it is."""
+    """Train in one process on all of its GPUs. Without a GPU, torch calls the model directly."""
     return DataParallel(model)
 
 
 def ddp(model: nn.Module, options: Namespace) -> nn.Module:
-    """Train in a process per GPU; the ranks average their gradients among themselves."""
+    """Train in one process per GPU. The ranks average their gradients among themselves."""
     return DistributedDataParallel(model)
 
 
 def reducers(model: nn.Module, options: Namespace) -> nn.Module:
-    """Let reducers average the gradients: those that REDUCTION_REDUCERS names, or private ones."""
+    """Let reducers average the gradients: those in REDUCTION_REDUCERS, or private ones."""
     parallel = DistributedDataParallel(model)
     attach(parallel)
     return parallel
 
 
 def hsdp(model: nn.Module, options: Namespace) -> nn.Module:
-    """Shard the model within a node, and let reducers average its copies on the nodes."""
+    """Shard the model within a node, and let reducers average its copies across nodes."""
     mesh = init_device_mesh(
         options.device,
         (dist.get_world_size() // options.shard, options.shard),

@@ -1,8 +1,8 @@
-"""Shards: tar files of JPEG images and their classes, in WebDataset's naming. Run as a script it makes some.
+"""Shards: tar files of JPEG images and their classes, in WebDataset's naming. Run as a script, it creates some.
 
     python examples/ladder/shards.py /data/shards --shards 8 --images 64
 
-An image shows a polygon on noise. Its class says how many corners the polygon has, and about which colour.
+An image shows a polygon on noise. Its class determines the number of corners and the approximate colour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASSES = 10
 
 
 def draw(kind: int, side: int, luck: random.Random) -> Image.Image:
-    """Return an image of a class, with `side` pixels in each direction."""
+    """Return an image of a class, `side` pixels wide and high."""
     noise = numpy.frombuffer(luck.randbytes(side * side * 3), numpy.uint8)
     image = Image.fromarray(noise.reshape(side, side, 3) // 2)
     colour = colorsys.hsv_to_rgb((kind + luck.uniform(-0.3, 0.3)) / CLASSES, 1, luck.uniform(0.6, 1))
@@ -34,7 +34,7 @@ def draw(kind: int, side: int, luck: random.Random) -> Image.Image:
 
 
 def batches(shards: list[str], epoch: int, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield images and classes. Ranks have shards of their own, and see each image in them once per epoch."""
+    """Yield images and classes. Each rank has its own shards, and sees each image in them once per epoch."""
     order = random.Random(epoch)
     shards = order.sample(shards, len(shards))
     data = webdataset.WebDataset(shards, shardshuffle=False, nodesplitter=webdataset.split_by_node)
@@ -43,7 +43,7 @@ def batches(shards: list[str], epoch: int, size: int) -> Iterator[tuple[torch.Te
 
 
 def main() -> None:
-    """Write the shards; the same arguments always make the same images."""
+    """Write the shards. The same arguments always give the same images."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,7 +59,7 @@ def main() -> None:
         with webdataset.TarWriter(str(options.folder / f"shard-{shard:06d}.tar")) as tar:
             for index in range(shard * options.images, (shard + 1) * options.images):
                 kind = luck.randrange(CLASSES)
-                # The endings say how each part is encoded; WebDataset decodes them by their endings, too.
+                # The extensions determine how each part is encoded, and WebDataset also decodes by extension.
                 tar.write({"__key__": f"{index:06d}", "jpg": draw(kind, options.side, luck), "cls": kind})
 
 

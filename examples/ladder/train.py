@@ -39,7 +39,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train for some epochs; rank 0 prints, and writes TensorBoard's scalars and the checkpoint."""
+    """Train for some epochs. Rank 0 prints, and writes TensorBoard's scalars and the checkpoint."""
     options = parse()
     device = options.device
     rank, ranks = join(options.rung, device)

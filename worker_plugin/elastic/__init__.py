@@ -1,1 +1,1 @@
-"""Training that goes on when a worker goes, and takes in one that comes: see docs/elastic.md."""
+"""Training that continues when a worker leaves or dies, and that admits new ones: see docs/elastic.md."""

@@ -26,9 +26,9 @@ from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.trees import Submit
 from worker_plugin.tensors.encoding import ParameterSlice
 
-#: What ends a generation and not the job: its other workers can go on.
+#: Errors that end a generation but not the job: its remaining workers can continue.
 LOSSES = (WorkerLost, PeerLeft, WorkerFailed, CollectiveTimeout, WorkersMissing, StaleInstance)
-#: What tells collectives of the job itself from those of the user.
+#: Distinguishes the job's own collectives from the user's.
 _FINGERPRINT = 1
 
 
@@ -51,7 +51,7 @@ def client_of(config: PluginConfig, own: Worker, generation: Generation, local_s
 
 
 def donation_client_of(config: PluginConfig, own: Worker, offer: Offer) -> Client:
-    """Return the communicator of those between which a training is given."""
+    """Return the communicator of a donation: the donor and its newcomers."""
     return _client(config, own, offer.workers, f"state for {offer.id[:8]}", "", goes_on=True)
 
 
@@ -67,7 +67,7 @@ def _client(
 ) -> Client:
     ranks = tuple(worker.rank for worker in workers)
     group = RankGroup(workers.index(own), len(workers), ranks, f"{ranks_text(ranks)}, {purpose}")
-    # Each looks for the reducers by itself. They may find different ones while a DNS name changes; those that all of
-    # them reach take part.
+    # Each worker looks up the reducers on its own. The workers may find different ones while a DNS name changes; only
+    # the reducers that all of them reach take part.
     agree = partial(meeting_point.choose, config, {})
     return Client(config, group, agree, local_size=local_size, announced_ranks=announced, goes_on=goes_on)

@@ -1,7 +1,7 @@
-"""How one worker gets into generations: it hears the others, joins what they propose, and takes the training first.
+"""How one worker gets into generations: it listens to the others, joins their proposals, and first takes the training.
 
-Threads: `form` is for the elastic thread, `accept` for the one that trains, `connect_donation` for a
-donation's. They share what the condition guards, which is that of the communicator.
+Threads: `form` runs on the elastic thread, `accept` on the training thread, `connect_donation` on a donation's
+thread. They share the state guarded by the condition, which is the communicator's.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Forming:
     """This worker's generations.
 
     Args:
-        config: with `job`, `rank` and `world_size`.
-        settings: what must be the same on all workers, as a string.
-        local_size: processes of each worker.
+        config: must have `job`, `rank` and `world_size`.
+        settings: everything that must be the same on all workers, as a string.
+        local_size: processes per worker.
         changed: notified when something has changed.
-        check: raises the error that has ended the job for this worker, if one has.
+        check: raises the error that ended the job for this worker, if there is one.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Forming:
         self._memory = Memory(config.job, self.own)
         #: The generation that all workers have agreed to change to.
         self._planned: Generation | None = None
-        #: Whether this worker has begun to take a training, and the offers with which it has.
+        #: Whether this worker has begun to take a training, and the ids of the offers it accepted.
         self._has_taken = False
         self._accepted: set[str] = set()
-        #: Those of the job's workers that were alive when any of them was last heard, by nonce; and when that was.
+        #: Nonces of the job's workers that were alive when any of them was last heard, and when that was.
         self._last_heard: set[str] = set()
         self._heard_at = 0.0
-        #: Since when reducers are heard, without a break.
+        #: Since when reducers have been heard without interruption.
         self._heard_since: float | None = None
         self._voice = Voice(config, Said(self.own, socket.gethostname(), settings), self._wake)
 
@@ -92,7 +92,7 @@ class Forming:
 
     @property
     def newcomers(self) -> list[Worker]:
-        """The new processes that want to be taken in, and may be: others refuse themselves (council.py)."""
+        """The new processes that want to be admitted and may be; the others refuse themselves (council.py)."""
         others, settings = self._voice.others().values(), self._voice.own.settings
         return [
             said.worker
@@ -101,9 +101,9 @@ class Forming:
         ]
 
     def replaced(self, generation: Generation) -> Worker | None:
-        """Return a worker of a generation in whose place another process has been started, if there is one.
+        """Return a worker of this generation that another process was started to replace, if there is one.
 
-        No reducer may have seen the end of that worker: perhaps none was there.
+        The reducers may not have noticed the end of that worker, since perhaps none was running.
         """
         replaced = {said.replaced for said in self._voice.others().values()}
         return next((worker for worker in generation.workers if worker in replaced), None)
@@ -113,22 +113,22 @@ class Forming:
         return self._lineage.may_join(generation)
 
     def plan(self, generation: Generation, before: Generation | None = None) -> None:
-        """Let `form` join this generation next, if it may; a newcomer knows which one has started before."""
+        """Let `form` join this generation next, if it may. A newcomer passes `before`, the one that started before."""
         with self._changed:
             if before is not None and not self._lineage.number:
                 self._lineage.inherit(before)
-            # A worker may have been lost meanwhile, and the others may have gone on already.
+            # A worker may have been lost in the meantime, and the others may already have continued.
             if self._lineage.may_join(generation):
                 self._planned = generation
             self._changed.notify_all()
 
     def say(self, **changes: Any) -> None:
-        """Tell all others; see `Voice.say`."""
+        """Announce these changes to all others; see `Voice.say`."""
         last = self._lineage.last
         self._voice.say(number=self._lineage.number, generation="" if last is None else last.id, **changes)
 
     def end(self, *, in_order: bool) -> None:
-        """Tell the others that this worker joins nothing any more, so that they need not wait for it."""
+        """Tell the others that this worker will join nothing more, so that they need not wait for it."""
         if in_order:
             self._memory.erase()
         self.say(is_waiting=False, proposal=None, has_ended=True)
@@ -136,7 +136,7 @@ class Forming:
         self._memory.release()
 
     def wait_closed(self) -> None:
-        """Wait until the others have been told, for a moment."""
+        """Wait briefly until the others have been told."""
         self._voice.wait_closed()
 
     # ---- generations ----
@@ -145,7 +145,7 @@ class Forming:
         """Return the next generation, which has started, and its communicator.
 
         Raises:
-            ReductionError: this worker cannot take part any more.
+            ReductionError: this worker can no longer take part.
         """
         since = time.monotonic()
         warn_at = since + self._config.stall_warn_s
@@ -208,7 +208,7 @@ class Forming:
         )
 
     def _join(self, generation: Generation) -> Client | None:
-        """Join a generation; return its communicator once it has started, None if it never will."""
+        """Join a generation. Return its communicator once it has started, or None if it never will."""
         self._memory.keep(generation.number)
         self._lineage.join(generation)
         self.say(is_waiting=False)
@@ -220,10 +220,10 @@ class Forming:
         return client
 
     def _has_started(self, client: Client, generation: Generation) -> bool:
-        """Return whether all workers of a generation have joined its communicator. If not it is abandoned.
+        """Return whether all workers of a generation have joined its communicator. If not, abandon it.
 
         Raises:
-            ReductionError: it has failed for another reason than that one of them is lost.
+            ReductionError: it failed for some reason other than the loss of one of its workers.
         """
 
         def does_not_come(said: Said) -> bool:
@@ -233,7 +233,7 @@ class Forming:
         def comes_last(said: Said) -> bool:
             return said.worker == generation.donor and said.number >= generation.number
 
-        # A newcomer may have been stopped in this very moment. The others are known to wait.
+        # A newcomer may have been suspended at this very moment. The others are known to be waiting.
         error = self._wait_for_start(
             client,
             generation.workers,
@@ -253,15 +253,15 @@ class Forming:
         comes_last: Callable[[Said], bool] | None = None,
         generation: Generation | None = None,
     ) -> ReductionError | None:
-        """Return None when all have joined a communicator, or why they will not; then it is abandoned.
+        """Return None when all have joined a communicator. Otherwise abandon it and return the reason.
 
         Args:
             client: the communicator.
-            workers: those of it whose absence counts.
-            does_not_come: whether one of them will never join.
-            comes_last: whether it is the one for which all others wait, and has come. From then on there
-                is a limit of STOPPED_S.
-            generation: which one it is the communicator of; None: of none.
+            workers: its workers whose absence matters.
+            does_not_come: whether a worker will never join.
+            comes_last: whether this is the worker that all others wait for, and it has arrived. From then on the limit
+                is STOPPED_S.
+            generation: the one this communicator belongs to, if any.
         """
         outcome: list[ReductionError | None] = []
         give_up_at = math.inf
@@ -281,7 +281,7 @@ class Forming:
             with self._changed:
                 others = self._voice.others().values()
                 said = [one for one in (self._voice.own, *others) if one.worker in members]
-                # Reducers forget who has gone (LOBBY_S), also while this worker hears none of them.
+                # Reducers forget workers that have gone (LOBBY_S), even while this worker hears none of the reducers.
                 unheard = members.difference(one.worker for one in said)
                 if not (others and unheard):
                     heard_at = time.monotonic()
@@ -312,7 +312,7 @@ class Forming:
     # ---- donations ----
 
     def offer(self) -> Offer | None:
-        """Return what another worker offers to this one, if it is a newcomer that has not got the training."""
+        """Return the offer made to this worker, if it is a newcomer that does not have the training yet."""
         if self._lineage.number or self._planned is not None:
             return None
         for said in self._voice.others().values():
@@ -322,9 +322,9 @@ class Forming:
         return None
 
     def accept(self, offer: Offer, training: Training) -> dict[str, Any] | None:
-        """Take a donation; return what came with it, or None if not all of it came.
+        """Take a donation. Return the data that came with it, or None if it was incomplete.
 
-        The elastic thread joins its generation once it is planned.
+        The elastic thread joins the generation once it is planned.
         """
         self._has_taken = True
         self._accepted.add(offer.id)
@@ -352,10 +352,10 @@ class Forming:
         return received
 
     def connect_donation(self, donation: Donation) -> Client:
-        """Return the communicator with the newcomers, who have all joined it; on the donation's thread.
+        """Return the communicator with the newcomers once all have joined it; runs on the donation's thread.
 
         Raises:
-            ReductionError: one of them does not come.
+            ReductionError: one of them will not join.
         """
         client = donation_client_of(self._config, self.own, donation.offer)
 

@@ -1,10 +1,10 @@
-"""The collectives of an elastic job as one worker sees them, over all generations: which it must be able to repeat.
+"""The collectives of an elastic job as one worker sees them, across generations, and which may have to be repeated.
 
     0 ........ first ........ missing ........ issued
       forgotten      result kept      issued, no result
 
-A collective is forgotten when every worker is known to hold its result. That is so when a later
-**checkpoint** has a result: a worker contributes to one only when it holds everything before it.
+A collective is forgotten when every worker is known to hold its result. That is the case once a later
+**checkpoint** has a result, because a worker contributes to one only when it holds everything before it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Entry:
     seq: int
     request: Request
     future: Future
-    #: Whether the present generation works on it.
+    #: Whether the present generation is working on it.
     is_under_way: bool = False
-    #: The bytes of the result, once this worker holds it. The tensor belongs to the user again then.
+    #: The bytes of the result, once this worker holds it. From then on the tensor belongs to the user again.
     result: torch.Tensor | None = None
 
 
 class Ledger:
-    """The collectives that are not forgotten, by number. For one thread at a time."""
+    """The collectives that are not yet forgotten, by number. For one thread at a time."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -40,7 +40,7 @@ class Ledger:
         self.entries: dict[int, Entry] = {}
 
     def begin(self, seq: int) -> None:
-        """Begin with this number, as a worker does that comes to a job which runs already."""
+        """Start at this number, as a worker does when it joins a job that is already running."""
         self.first = self.issued = seq
 
     def issue(self, request: Request, future: Future) -> Entry:
@@ -62,7 +62,7 @@ class Ledger:
 
     @property
     def open_entries(self) -> list[Entry]:
-        """Those without a result, in ascending order."""
+        """The collectives without a result, in ascending order."""
         return [entry for entry in self.entries.values() if entry.result is None]
 
     def forget_before(self, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""What a state makes of itself in an elastic job: a worker, or one rank of a worker that is a node."""
+"""The communicator and steps of a state in an elastic job, either for a worker or for one rank of a node."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from worker_plugin.elastic.worker import Elastic
 
 
 def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRank:
-    """Return the communicator; with `local_group` once the other ranks of the node make theirs as well.
+    """Return the communicator; with `local_group`, once the node's other ranks make theirs as well.
 
     Args:
         config: the settings.
-        model: what must be the same of the model on all workers, as a string.
+        model: everything about the model that must be the same on all workers, as a string.
 
     Raises:
         ConfigError: a setting is missing, or cannot be used with `elastic`, or the ranks of the node differ.
-        WorkersMissing: a rank of the node did not come within `join_timeout_s`.
-        WorkerLost: one has ended meanwhile.
+        WorkersMissing: a rank of the node did not join within `join_timeout_s`.
+        WorkerLost: a rank of the node ended in the meantime.
     """
     meeting_point.check_without_store(config)
     ranks = local_ranks(config)
@@ -36,7 +36,7 @@ def make_communicator(config: PluginConfig, model: str = "") -> Elastic | NodeRa
 def make_steps(
     communicator: Communicator, config: PluginConfig, on_change: Sequence[OnChange]
 ) -> Steps | NodeSteps:
-    """Return the checkpoints of a communicator that `make_communicator` has made."""
+    """Return the checkpoints of a communicator that `make_communicator` returned."""
     worker = communicator.worker if isinstance(communicator, NodeRank) else communicator
     steps = None
     if worker is not None:

@@ -1,16 +1,16 @@
-"""What the workers of a new generation tell each other before they go on: whose results stand.
+"""How the workers of a new generation agree, before they continue, on which results stand.
 
-A result that any of them holds stands, and all of them get its bytes. A collective of which none
-holds the result is reduced again, from the contributions of those who are left. All of that is
-done by all-reduces of the new generation, so its workers cannot disagree about it:
+A result that any worker holds stands, and all workers get its bytes. A collective whose result nobody
+holds is reduced again, from the contributions of the remaining workers. All of this uses all-reduces
+of the new generation, so its workers cannot disagree about it:
 
-1. Each tells how far it is.
-2. Each tells which results it holds, from the first that anybody misses to the last that anybody
-   has.
-3. Each result that somebody holds and somebody misses is sent by the first worker that holds it: the
+1. Each worker reports how far it has got.
+2. Each worker reports which results it holds, from the first that any worker lacks to the last that
+   any worker has.
+3. For each result that some workers hold and others lack, the first worker that holds it sends it: the
    others add zeros to its bytes.
 
-A worker that holds a result had all contributions to it, so every worker here has issued it.
+A worker that holds a result had everyone's contribution to it, so every worker here has issued it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Sum: TypeAlias = Callable[[torch.Tensor], None]
 def agree_on_results(
     entries: Mapping[int, Entry], bounds: tuple[int, int], index: int, count: int, add: Sum
 ) -> dict[int, torch.Tensor]:
-    """Return the results that this worker misses and another one holds, as bytes, by number.
+    """Return the results that this worker lacks and another one holds, as bytes, by number.
 
     Args:
         entries: the collectives that this worker has issued and not forgotten, by number.
-        bounds: the first without a result here, and one more than the last that has one.
-        index: this worker's among those of the generation.
-        count: how many these are.
-        add: of the generation.
+        bounds: the first collective without a result here, and one more than the last with a result.
+        index: this worker's index in the generation.
+        count: number of workers in the generation.
+        add: sums over the generation.
 
     Raises:
         ReductionError: the generation has failed.
-        LocalProtocolError: a result that somebody needs is forgotten everywhere, which cannot be.
+        LocalProtocolError: a result that some worker needs has been forgotten everywhere, which cannot happen.
     """
     table = torch.zeros(count, 2, dtype=torch.int64)
     table[index] = torch.tensor(bounds)
@@ -59,7 +59,7 @@ def agree_on_results(
     for seq in range(start, stop):
         holders = held[:, seq - start]
         if not holders.any() and bool((table[:, 0] > seq).any()):
-            # They would go on with the next one, and the others with this one.
+            # The workers that lack it would continue with the next one, and the others with this one.
             raise LocalProtocolError(
                 f"collective {seq}: some workers lack its result, and the others have forgotten it: {table.tolist()}"
             )
@@ -68,7 +68,7 @@ def agree_on_results(
         entry = entries[seq]
         payload = torch.zeros_like(bytes_of(entry.request.tensor))
         if index == int(holders.argmax()):
-            assert entry.result is not None  # as this worker has said
+            assert entry.result is not None  # as this worker reported
             payload.copy_(entry.result)
         add(payload)
         if entry.result is None:

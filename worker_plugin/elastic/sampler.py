@@ -10,17 +10,17 @@ from reduction.errors import ConfigError
 
 
 class ElasticSampler:
-    """Deals the samples of an epoch to the workers that are there, step by step, each sample once.
+    """Deals each sample of an epoch once, step by step, to the workers that are present.
 
-    All workers make it alike and call `take` in every step, after `state.sync`, whose `extra` carries
-    `state_dict` to new workers. What is left at the end of an epoch, and is too little for a sample for
-    each worker, comes first in the next one.
+    All workers create it with the same arguments and call `take` in every step, after `state.sync`, whose
+    `extra` carries `state_dict` to new workers. If too few samples remain at the end of an epoch to give each
+    worker one, they come first in the next epoch.
 
     Args:
-        size: samples of the data set.
-        batch_size: of one worker.
-        seed: of the order, which is another one in each epoch.
-        shuffle: without it samples come in the order of the data set.
+        size: number of samples in the data set.
+        batch_size: per worker.
+        seed: of the order, which differs in each epoch.
+        shuffle: if False, samples come in the order of the data set.
 
     Raises:
         ConfigError: a number is not positive.
@@ -33,8 +33,8 @@ class ElasticSampler:
         self._seed, self._shuffle = seed, shuffle
         #: The epoch that the next step belongs to, from 0.
         self.epoch = 0
-        #: Samples that were dealt to workers which were not there any more in the step after that. It is not
-        #: known whether they counted.
+        #: Number of samples that were dealt to workers that were gone by the next step. It is unknown whether they
+        #: counted.
         self.lost = 0
         self._position = 0
         self._left: list[int] = []
@@ -45,8 +45,8 @@ class ElasticSampler:
         """Return the samples of one worker for this step, at least one and at most `batch_size`.
 
         Args:
-            ranks: that take part in the step, as `state.members` has them.
-            rank: this worker's.
+            ranks: the ranks that take part in the step, as in `state.members`.
+            rank: this worker's rank.
 
         Raises:
             ConfigError: the data set has fewer samples than there are workers.
@@ -70,7 +70,7 @@ class ElasticSampler:
         return self._order[borders[index] : borders[index + 1]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it is, as numbers and lists of them."""
+        """Return the position, as numbers and lists of numbers."""
         return {
             "epoch": self.epoch,
             "position": self._position,
@@ -80,7 +80,7 @@ class ElasticSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another worker's is."""
+        """Continue where another worker's sampler is."""
         is_elsewhere = (self.epoch, self._left) != (state["epoch"], state["left"])
         self.epoch, self._left, self.lost = state["epoch"], list(state["left"]), state["lost"]
         self._dealt = dict(state["dealt"])

@@ -1,4 +1,4 @@
-"""What an elastic job does between two steps: take in new workers, and have all of them in one state."""
+"""What an elastic job does between two steps: it admits new workers and brings all workers to one state."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from worker_plugin.elastic.newcomers.admission import Admission
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.worker import Elastic
 
-#: How often workers look again while there are fewer than `min_workers`, in seconds.
+#: How often workers check again while there are fewer than `min_workers`, in seconds.
 PAUSE_S = 0.2
-#: What the first worker tells all others at a checkpoint, in the bytes before the buffers: that it has
-#: told something, what follows, and how many bytes that has.
+#: Size of the header that the first worker sends at a checkpoint, before the buffers. It says that the worker has sent
+#: something, what follows, and its length in bytes.
 _HEADER_BYTES = 16
 _NOTHING, _CHANGE, _GIVE_UP, _RANKS, _LAYOUT = 0, 1, 2, 3, 4
 #: Called with the ranks before and after a change.
@@ -31,13 +31,13 @@ OnChange = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
 class Steps:
-    """The checkpoints of one worker. For the thread that trains.
+    """The checkpoints of one worker. For the training thread.
 
     Args:
-        communicator: of the job.
-        min_workers: with fewer than that no step begins.
-        join_timeout_s: how long they are waited for.
-        on_change: called with the ranks before and after when other workers take part.
+        communicator: the job's.
+        min_workers: no step begins with fewer workers.
+        join_timeout_s: how long to wait for that many.
+        on_change: called with the ranks before and after when the set of workers changes.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Steps:
         self._min_workers = min_workers
         self._join_timeout_s = join_timeout_s
         self._has_state = False
-        #: Model and optimizer, as of the last call that had others than the one before.
+        #: Model and optimizer, as of the last call in which they were not the same as before.
         self._training: Training | None = None
         self._on_change = on_change
         self._admission = Admission(communicator.donate, communicator.refuse)
-        #: How buffers follow each other in the messages of checkpoints, as `trees.pack` says it. The first
-        #: worker tells another one before it sends by it, so that all messages have one size.
+        #: How buffers follow each other in checkpoint messages, as returned by `trees.pack`. The first worker announces
+        #: a new layout before it uses it, so that all messages have one size.
         self._layout, _ = trees.pack({})
         #: Whether the last call has set model and optimizer.
         self.has_taken_state = False
-        #: The ranks that take part in the present step. The first worker tells them, so that they are the
-        #: same on all workers even if one is lost while the step begins.
+        #: The ranks that take part in the present step. The first worker announces them, so they are the same on all
+        #: workers even if one is lost while the step begins.
         self.ranks: tuple[int, ...] = ()
 
     def agree(self, own: bool) -> bool:
-        """Return what the first rank of this worker says, which has no other."""
+        """Return `own`: a worker of one process has nobody else to agree with."""
         return own
 
     def sync(self, training: Training) -> dict[str, Any]:
         """Return when a step may begin, with all workers in one state.
 
         Raises:
-            ConfigError: the optimizer changes what is not in the model; something cannot be sent to others; the
-                model's buffers or the optimizer are not like those of the first worker.
+            ConfigError: the optimizer changes something outside the model; something cannot be sent to others; the
+                model's buffers or the optimizer differ from those of the first worker.
             ReductionError: this worker cannot take part, or the job has failed.
         """
         training.check_extra()
@@ -117,7 +117,7 @@ class Steps:
                 training.take(tree)
                 return dict(tree["extra"])
             except WorkerLost:
-                # All workers see that the first one is lost, at the same collective.
+                # All workers see at the same collective that the first one is lost.
                 if self._communicator.error is not None:
                     raise
 
@@ -141,7 +141,7 @@ class Steps:
             time.sleep(PAUSE_S)
 
     def _give_rest(self, training: Training, generation: Generation, seq: int) -> None:
-        """Tell newcomers all but the training itself; `seq` is the number of the next collective."""
+        """Send newcomers everything but the training itself; `seq` is the number of the next collective."""
         before = self._communicator.generation
         assert before is not None  # it has connected
         self._admission.finish(
@@ -162,7 +162,7 @@ class Steps:
                 call(before, ranks)
 
     def _tell(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
-        """Return what the first worker tells all; it also gives them its model's buffers."""
+        """Return what the first worker sends to all; it also sends them its model's buffers."""
         while True:
             buffers, parts = trees.unpack(self._layout)
             message = torch.zeros(_HEADER_BYTES + sum(part.nbytes for part in parts), dtype=torch.uint8)
@@ -178,7 +178,7 @@ class Steps:
                 message[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
             self._communicator.checkpoint(message)
             if not int(message[0]):
-                continue  # the first worker is lost, and all see that
+                continue  # the first worker is lost, and all of them see it
             what, size = int(message[1]), int.from_bytes(message[2:10].numpy().tobytes(), "little")
             if size:
                 text = torch.zeros(1 + size, dtype=torch.uint8)
@@ -199,7 +199,7 @@ class Steps:
             return what, content
 
     def _decide(self, training: Training, give_up_at: float) -> tuple[int, bytes]:
-        """Return what the first worker tells all."""
+        """Return what the first worker sends to all."""
         present = self._communicator.generation
         assert present is not None  # it has connected
         generation = self._admission.tend(present, self._communicator.newcomers, training)

@@ -1,12 +1,12 @@
-"""A training's state on its way from one worker to others: tensors and JSON, no code.
+"""A training's state as it is sent from one worker to others: tensors and JSON, no code.
 
-It goes through all-reduces of whole numbers: the donor adds its bytes, the others add zeros. A first
-byte of every message says whether the donor has added anything: if it died, nobody did, and the
-receivers all see that.
+It travels through all-reduces of whole numbers: the donor adds its bytes, the others add zeros. The first
+byte of every message says whether the donor added anything. If the donor died it stays zero, and all
+receivers see that.
 
 A **tree** is what `state_dict` methods return: dictionaries, lists and tuples of tensors, numbers,
-strings, booleans and None. `pack` takes just what `unpack` gives back, apart from subclasses of
-dictionaries and of the simple types, which arrive as what they are subclasses of.
+strings, booleans and None. `unpack` returns exactly what `pack` was given, except that subclasses of
+dictionaries and of the simple types arrive as their base types.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from reduction.errors import ConfigError, WorkerLost
 from worker_plugin.elastic.ledger import bytes_of
 from worker_plugin.tensors.futures import Future
 
-#: Begins to sum a tensor of whole numbers, in place, over the donor and the receivers.
+#: Begins to sum a tensor of whole numbers in place over the donor and the receivers.
 Submit: TypeAlias = Callable[[torch.Tensor], Future]
 
-#: Tensors travel in pieces of this size, so that neither side needs a copy of all of them, and small
-#: ones together.
+#: Tensors travel in pieces of this size, so that neither side needs a copy of all of them. Small ones travel together.
 PIECE_BYTES = 4 << 20
-#: How many of them are on their way at once.
+#: Maximum number of pieces in flight.
 PIECES_IN_FLIGHT = 4
-#: How deeply a tree may be nested, and how many bits a whole number may have.
+#: Maximum nesting depth of a tree, and maximum number of bits of a whole number.
 DEPTH_MAX = 100
 INT_BITS_MAX = 4096
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def pack(tree: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return a tree as JSON knows it, and its tensors in the order in which it refers to them.
+    """Return a tree as JSON, and its tensors in the order in which the JSON refers to them.
 
     Raises:
-        ConfigError: there is something in it that cannot be sent; the message says what, and where.
+        ConfigError: the tree contains something that cannot be sent; the message says what, and where.
     """
     tensors: list[torch.Tensor] = []
 
@@ -79,25 +78,25 @@ def _dotted(path: Sequence[Any]) -> str:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is its dtype, its shape and its bytes."""
+    """Return whether a tensor is fully described by its dtype, its shape and its bytes."""
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of any tensor that `pack` takes, on the CPU; they may share its memory."""
+    """Return the bytes of any tensor that `pack` accepts, on the CPU; they may share its memory."""
     return bytes_of(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
 
 
 def join(parts: Sequence[tuple[Any, list[torch.Tensor]]]) -> tuple[Any, list[torch.Tensor]]:
-    """Return the list of some trees, packed, given each of them packed."""
+    """Return the packed list of some trees, each given packed."""
     return {"list": [packed for packed, _ in parts]}, [tensor for _, tensors in parts for tensor in tensors]
 
 
 def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return a tree from what `pack` made of it, with new tensors, which are also returned in order.
+    """Return the tree that `pack` packed, with new tensors, and these tensors in order.
 
     Raises:
-        ConfigError: it is nothing that `pack` makes.
+        ConfigError: `pack` cannot have returned this.
     """
     tensors: list[torch.Tensor] = []
 
@@ -120,7 +119,7 @@ def unpack(packed: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def digest(tree: Any) -> str:
-    """Return a string that only trees with the same bits have. It takes half a second per gigabyte."""
+    """Return a string that only trees with the same bits have. This takes half a second per gigabyte."""
     packed, tensors = pack(tree)
     found = hashlib.sha256(json.dumps(packed).encode())
     for tensor in tensors:
@@ -129,17 +128,17 @@ def digest(tree: Any) -> str:
 
 
 def send(tree: Any, submit: Submit) -> None:
-    """Send a tree to those who `receive` it.
+    """Send a tree to the workers that `receive` it.
 
     Raises:
-        WorkerLost: this worker's bytes are not in what the others got.
-        ConfigError: there is something in the tree that cannot be sent.
+        WorkerLost: this worker's bytes are not in what the others received.
+        ConfigError: the tree contains something that cannot be sent.
     """
     send_packed(*pack(tree), submit)
 
 
 def send_packed(packed: Any, tensors: Sequence[torch.Tensor], submit: Submit) -> None:
-    """Send what `pack` has returned; see `send`."""
+    """Send what `pack` returned; see `send`."""
     text = torch.frombuffer(bytearray(json.dumps(packed).encode()), dtype=torch.uint8)
     size = torch.tensor([1, len(text)], dtype=torch.int64)
     submit(size).wait()
@@ -159,9 +158,9 @@ def receive(submit: Submit) -> Any:
     """Return the tree that another worker sends.
 
     Raises:
-        WorkerLost: it is lost; whatever came until then is not returned. All receivers see that at the
-            same piece, and have issued as many collectives.
-        ConfigError: this is not a tree.
+        WorkerLost: the sender is lost; nothing received so far is returned. All receivers see this at the same piece,
+            and have issued the same number of collectives.
+        ConfigError: the data is not a tree.
     """
     size = torch.zeros(2, dtype=torch.int64)
     submit(size).wait()
@@ -181,7 +180,7 @@ def _receive_bytes(parts: Sequence[torch.Tensor], submit: Submit) -> None:
     window: deque[tuple[Future, torch.Tensor, list[torch.Tensor]]] = deque()
 
     def take() -> bool:
-        """Take the oldest piece; return whether the donor has added to it."""
+        """Take the oldest piece; return whether the donor contributed to it."""
         future, message, piece = window.popleft()
         future.wait()
         start = 1

@@ -1,12 +1,12 @@
-"""DDP modules of elastic jobs: each averages in a process group of its worker, and the hook over all workers.
+"""DDP modules of elastic jobs: DDP averages within its worker's process group, and the hook over all workers.
 
-A process group that spans workers would hang with a worker that dies. So DDP believes that its worker
-is alone, and what it otherwise agrees on with other ranks must be the same on all of them by itself:
+A process group that spans workers would hang when one of them dies. So DDP believes that its worker
+is alone, and what it otherwise agrees on with other ranks must already be the same on all of them:
 
-- Its buckets. After the first step DDP reorders them as the gradients came, and a worker that is
-  taken in later would have the first order. `find_unused_parameters=True` keeps it from that.
-- Which parameters were used. DDP leaves the gradient of an unused one alone; if another worker used
-  it the models would differ. So all must be used in each step, which is checked.
+- Its buckets. After the first step DDP reorders them by the arrival of the gradients, and a worker that
+  joins later would still have the initial order. `find_unused_parameters=True` prevents that.
+- Which parameters were used. DDP leaves the gradient of an unused parameter alone; if another worker used
+  it, the models would diverge. So all must be used in each step, which is checked.
 - Its buffers, which `state.sync` makes equal in place of `broadcast_buffers`.
 """
 
@@ -22,7 +22,7 @@ def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
     """Check that a module can be used in an elastic job, by a worker of `local_size` processes.
 
     Raises:
-        ConfigError: it cannot; the message says how to make it.
+        ConfigError: it cannot; the message says how to create it.
     """
     size = dist.get_world_size(module.process_group)
     if local_size > 1 and size != local_size:
@@ -45,7 +45,7 @@ def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
 
 
 class UsedParameters:
-    """Which parameters of the modules have got gradients since the last check."""
+    """The parameters of the modules that have received gradients since the last check."""
 
     def __init__(self) -> None:
         self._all: dict[torch.Tensor, str] = {}
@@ -59,7 +59,7 @@ class UsedParameters:
                 parameter.register_post_accumulate_grad_hook(self._used.add)
 
     def check(self) -> None:
-        """Check that either all parameters were used or none, and begin again.
+        """Check that either all parameters were used or none, and start over.
 
         Raises:
             ConfigError: some were not used.
@@ -74,5 +74,5 @@ class UsedParameters:
         self._used.clear()
 
     def forget(self) -> None:
-        """Begin again without a check: this worker has broken off a backward pass."""
+        """Start over without a check, because this worker has aborted a backward pass."""
         self._used.clear()

@@ -1,19 +1,19 @@
-"""An elastic job's communicator: a sequence of generations, each with a communicator of its own (client.py).
+"""An elastic job's communicator: a sequence of generations, each with its own communicator (client.py).
 
     user's thread     submits collectives; waits in `take_part`, `checkpoint` and `change_to`
     elastic thread    finds the next generation when one has ended, agrees with its workers about results
-                      (recovery.py), and hands over again what has none
+                      (recovery.py), and resubmits the collectives without one
     I/O thread        wakes the elastic thread when the lobby has news
-    staging threads   of the generations: keep results, and complete futures
-    donation thread   while newcomers get the training from this worker (donation.py)
+    staging threads   belong to the generations: keep results, and complete futures
+    donation thread   runs while newcomers get the training from this worker (donation.py)
 
-All of them share what `_changed` guards.
+All of them share the state that `_changed` guards.
 
     a generation  ends with                     then
     forming       Start of all its workers      running
-                  a worker of it has gone       the next one is looked for
-    running       an error that says that a     the next one is looked for, and collectives without a result are
-                  worker is lost, or has left   reduced again by those who are left
+                  one of its workers has left   the elastic thread looks for the next one
+    running       an error that says that a     the elastic thread looks for the next one, and the remaining
+                  worker is lost, or has left   workers reduce collectives without a result again
                   `change_to`, by all workers   the one that they have agreed on
                   any other error               the job fails, as it does without elasticity
 """
@@ -59,9 +59,9 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: Most collectives between two checkpoints: results are kept until the next one.
+#: Maximum number of collectives between two checkpoints. Results are kept until the next one.
 COLLECTIVES_MAX = 65536
-#: An entry of the lobby has little room.
+#: A lobby entry is small.
 REFUSAL_CHARACTERS_MAX = 600
 
 
@@ -70,8 +70,8 @@ class Elastic:
 
     Args:
         config: settings, with `job`, `reducers`, `rank` and `world_size`.
-        model: what must be the same of the model on all workers, as a string.
-        local_size: of how many processes each contribution of this worker is the sum.
+        model: everything about the model that must be the same on all workers, as a string.
+        local_size: number of processes whose sum each contribution of this worker is.
 
     Raises:
         ConfigError: a setting is missing, or cannot be used with `elastic`.
@@ -90,17 +90,17 @@ class Elastic:
         settings += f", run={config.run!r}"
         self._ledger = Ledger()
         self._client: Client | None = None
-        #: The generation that runs, or ran last.
+        #: The generation that is running, or ran last.
         self.generation: Generation | None = None
         self._is_running = False
-        #: What came with the training, if this worker got that from another one and has not used it yet.
+        #: Data that came with the training, if this worker got it from another one and has not used it yet.
         self.received: Any = None
-        #: Whether it is getting that.
+        #: Whether it is receiving the training.
         self._is_taking = False
-        #: What this worker gives to newcomers, or has given last.
+        #: The current or last donation to newcomers.
         self._donation: Donation | None = None
         self.local_size = local_size
-        #: Whether it ends when all that was issued is done.
+        #: Whether it ends once everything issued is done.
         self._is_leaving = False
         self._forming = Forming(config, settings, local_size, self._changed, self._check)
         self.own = self._forming.own
@@ -122,7 +122,7 @@ class Elastic:
 
     @property
     def recorder(self) -> Recorder | None:
-        """What the present generation has done lately."""
+        """Recent activity of the present generation."""
         return None if self._client is None else self._client.recorder
 
     def submit(self, request: Request) -> Future:
@@ -146,13 +146,13 @@ class Elastic:
         return future
 
     def connect(self) -> None:
-        """Wait until a generation runs with this worker in it. Not before `take_part` has begun."""
+        """Wait until a generation with this worker is running. Not before `take_part` has begun."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_running or self._ending.final is not None)
             self._ending.check()
 
     def take_part(self, training: Training) -> None:
-        """Wait until this worker is in a generation that runs. A newcomer gets the training first, in place."""
+        """Wait until this worker is in a running generation. A newcomer first gets the training, in place."""
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -170,7 +170,7 @@ class Elastic:
             try:
                 received = None if offer is None else self._forming.accept(offer, training)
             except ReductionError as error:
-                self.abandon(error)  # what was taken is of no use, and the donor need not wait for more
+                self.abandon(error)  # the state taken so far is useless, and the donor should not wait
                 raise
             finally:
                 self._is_taking = False
@@ -181,11 +181,11 @@ class Elastic:
                 self._forming.plan(received["generation"], received["before"])
 
     def begin_add(self, tensor: torch.Tensor) -> Future:
-        """Begin to sum a CPU tensor of whole numbers over all workers, in place. All of them must call it."""
+        """Begin to sum a CPU tensor of whole numbers in place over all workers. All of them must call this."""
         return self.submit(request_for(tensor))
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Sum a CPU tensor of whole numbers over all workers, in place; blocks. All of them must call it.
+        """Sum a CPU tensor of whole numbers in place over all workers; blocks. All of them must call this.
 
         Raises:
             ReductionError: the job has failed.
@@ -193,7 +193,7 @@ class Elastic:
         self.begin_add(tensor).wait()
 
     def checkpoint(self, tensor: torch.Tensor) -> None:
-        """Do what `add` does, between two steps: everybody holds everything that was issued before."""
+        """Do what `add` does, between two steps. After it, all workers hold everything issued before."""
         with self._changed:
             # By contributing to a checkpoint a worker confirms that it holds all earlier results.
             self._changed.wait_for(lambda: not self._ledger.open_entries or self._ending.final is not None)
@@ -203,7 +203,7 @@ class Elastic:
             self._ledger.forget_before(seq)
 
     def donate(self, offer: Offer, training: Training) -> Donation:
-        """Begin to give newcomers the training while all go on with it."""
+        """Begin to give newcomers the training while all workers continue with it."""
         donation = Donation(offer, training, self._forming.connect_donation)
         with self._changed:
             self._donation = donation
@@ -214,20 +214,20 @@ class Elastic:
         return donation
 
     def refuse(self, newcomers: Sequence[Worker], error: ReductionError) -> None:
-        """Have newcomers end with ConfigError: this worker cannot give them the training, and says why."""
+        """End newcomers with ConfigError: this worker cannot give them the training, because of `error`."""
         nonces = tuple(worker.nonce for worker in newcomers)
         self._forming.say(refused=nonces, refusal=str(error)[:REFUSAL_CHARACTERS_MAX])
 
     def change_to(self, generation: Generation, give_rest: Callable[[int], None]) -> None:
-        """Change to a generation that all workers have agreed on in a checkpoint; wait until it, or another one, runs.
+        """Change to a generation that all workers agreed on in a checkpoint; wait until that one, or another, runs.
 
         Args:
-            generation: with newcomers.
-            give_rest: called by their donor with the number of the next collective, to end the donation.
+            generation: has newcomers.
+            give_rest: called by their donor with the number of the next collective, to finish the donation.
         """
         with self._changed:
             if not self._forming.may_join(generation):
-                return  # a worker was lost meanwhile, and the job has gone on
+                return  # a worker was lost in the meantime, and the job has continued
             number = self._ledger.issued
             self._is_running = False
         if generation.donor == self.own:
@@ -241,11 +241,11 @@ class Elastic:
 
     @property
     def newcomers(self) -> list[Worker]:
-        """The new processes that want to be taken in."""
+        """The new processes that want to be admitted."""
         return self._forming.newcomers
 
     def abandon(self, error: ReductionError) -> None:
-        """Fail here; the others go on without this worker."""
+        """Fail here; the others continue without this worker."""
         with self._changed:
             client = self._client
         self._end(error)
@@ -270,7 +270,7 @@ class Elastic:
         self._forming.wait_closed()
 
     def leave(self) -> None:
-        """Leave when all that was issued is done; see `Communicator.leave`."""
+        """Leave once everything issued is done; see `Communicator.leave`."""
         self._is_leaving = True  # without a lock: the garbage collector may call this while one is held
         client = self._client
         if client is not None:
@@ -289,7 +289,7 @@ class Elastic:
         inner.add_done_callback(partial(self._on_result, entry))
 
     def _on_result(self, entry: Entry, inner: Future) -> None:
-        """Keep a result, and complete the user's future; on a staging thread."""
+        """Keep a result, and complete the user's future; runs on a staging thread."""
         try:
             tensor = inner.value()
         except Exception:  # the elastic thread sees that the client has failed
@@ -308,7 +308,7 @@ class Elastic:
     # ---- the elastic thread ----
 
     def _check(self) -> None:
-        """Raise what has ended this worker, now that it may have left."""
+        """Raise the error that ended this worker; end it now if it is leaving and everything is done."""
         if self._is_leaving and not self._ledger.open_entries:
             self._end(ClosedError(CLOSED))
         self._ending.check()
@@ -330,11 +330,11 @@ class Elastic:
             self._forming.end(in_order=isinstance(self._ending.final, ClosedError))
 
     def _recover(self, client: Client, generation: Generation) -> bool:
-        """Agree with the generation's workers about results, and go on; return whether it still runs."""
+        """Agree on results with the generation's workers, and continue. Return whether the generation still runs."""
         index, add = generation.workers.index(self.own), partial(self._add, client, generation)
         try:
             with self._changed:
-                # Nothing of an earlier generation may still write to a tensor.
+                # Nothing from an earlier generation may still be writing to a tensor.
                 self._changed.wait_for(lambda: not any(one.is_under_way for one in self._ledger.open_entries))
                 entries = dict(self._ledger.entries)
                 bounds = self._ledger.missing, self._ledger.end
@@ -342,7 +342,7 @@ class Elastic:
         except LOSSES:
             return False
         with self._changed:
-            self._ending.check()  # users already have the error, and may use their tensors again
+            self._ending.check()  # if so, users already have the error, and may be using their tensors again
             for seq, result in found.items():
                 entry = entries[seq]
                 tensor = entry.request.tensor
@@ -359,7 +359,7 @@ class Elastic:
         return True
 
     def _watch(self, client: Client, generation: Generation) -> None:
-        """Return when the generation has ended, and its workers look for another one."""
+        """Return when the generation has ended and its workers look for another one."""
         with self._changed:
             while client.error is None and not self._forming.has_plan:
                 self._check()
@@ -367,20 +367,20 @@ class Elastic:
                 self._changed.wait(PAUSE_S)
             self._is_running = False
             error = None if self._forming.has_plan else client.error
-        if error is None:  # the workers change to another one; all hold all results of this one
+        if error is None:  # the workers change to another generation; all hold all results of this one
             client.begin_close()
             return
         if not isinstance(error, LOSSES):
             raise error
         text = "job %s rank %d: %s; going on without it"
         level, why = logging.WARNING, str(error)
-        if isinstance(error, PeerLeft):  # which is no trouble: it has closed
+        if isinstance(error, PeerLeft):  # not a problem: it has closed
             level, why = logging.INFO, "a worker has left"
         LINES.log(log, level, "generation", "", text, self._job, self.own.rank, why)
         client.begin_close()
 
     def _add(self, client: Client, generation: Generation, tensor: torch.Tensor) -> None:
-        """Sum a tensor over a generation's workers, in place; blocks."""
+        """Sum a tensor in place over a generation's workers; blocks."""
         future = client.submit(request_for(tensor))
         future.add_done_callback(lambda _: self._wake())
         with self._changed:
@@ -392,7 +392,7 @@ class Elastic:
     def _look_for_replaced(self, client: Client, generation: Generation) -> None:
         """Abandon a generation when a process reports that it replaces one of its workers, which ended unseen.
 
-        Reducers tell of lost workers, but none may have been there at that moment.
+        Reducers report lost workers, but none may have been running at that moment.
         """
         if client.error is None and (lost := self._forming.replaced(generation)) is not None:
             client.abandon(WorkerLost(f"rank {lost.rank} has ended, and was started again"))
@@ -404,12 +404,12 @@ class Elastic:
     # ---- the end ----
 
     def _end(self, error: ReductionError) -> None:
-        """End with an error: that of all collectives without a result, and of all later ones."""
+        """End with an error, which all collectives without a result and all later ones get."""
         with self._changed:
             if not self._ending.end(error):
                 return
             self._is_running = False
-            # The generation may still write to the tensors of those that it works on: those fail once it is done.
+            # The generation may still write to the tensors of collectives under way. Those fail once it is done.
             left = [entry for entry in self._ledger.open_entries if not entry.is_under_way]
             donation, client = self._donation, self._client
             self._changed.notify_all()
@@ -421,5 +421,5 @@ class Elastic:
             fail(entry.future, error)
 
 
-#: Those of this process that have not ended. It is made after that of the clients, so it is closed first.
+#: Elastic jobs of this process that have not ended. Created after the clients' collection, so it is closed first.
 _all: ClosedAtExit[Elastic] = ClosedAtExit()

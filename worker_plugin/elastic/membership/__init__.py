@@ -1,1 +1,1 @@
-"""Which workers take part in an elastic job: they hear each other in the lobby, and agree on generations."""
+"""How workers of an elastic job find each other in the lobby and agree on generations."""

@@ -1,30 +1,30 @@
-"""How workers agree on their next generation: a pure function of what one of them hears.
+"""How workers agree on their next generation: a pure function of what one of them has heard.
 
     this worker   what it hears                                        what follows
     any           a proposal of its own run that names it, and that    Join: the one with the highest number
-                  it may join, not as a newcomer, who must get the
+                  it may join, not as a newcomer, which must get the
                   training first
-    new           nobody has a generation; ranks 0 to size - 1 are     Propose the first one, if it is rank 0
-                  there, and some reducer has been heard for HEARD_S
-                  some have one                                        wait until they take it in, as long as that
-                                                                       takes (donation.py); until then they know
-                                                                       whether one before it has ended (memory.py)
+    new           no worker has a generation; ranks 0 to size - 1 are  Propose the first one, if it is rank 0
+                  present, and a reducer has been heard for HEARD_S
+                  some have one                                        wait until they take it in, however long that
+                                                                       takes (donation.py); by then they know whether
+                                                                       its predecessor has ended (memory.py)
                   nothing is heard of them any more, not even that     wait, at most `join_timeout_s`: perhaps no
-                  they have gone                                       reducer could be reached
-                  all that have one go while it takes the training     WorkersMissing
+                  they have left                                       reducer could be reached
+                  all that have one leave while it takes the training  WorkersMissing
                   another living process has its rank                  RankTaken, after TAKEN_S
                   the others have other settings, or another run, or   ConfigError
                   one of them cannot give it the training
     a newcomer    the generation that takes it in has not started      WorkerLost
-    has lost its  somebody of that is neither waiting nor gone         wait, at most STOPPED_S
-    generation    all of that are waiting or gone, and this one has    Propose those that are waiting, if it
-                  the lowest rank of those who wait                    may join that; else wait for more to come
+    has lost its  some worker of it is neither waiting nor gone        wait, at most STOPPED_S
+    generation    all of its workers are waiting or gone, and this     Propose those that are waiting, if it
+                  one has the lowest rank of those that wait           may join that; else wait for more to come
                                                                        back, or to prove that others have ended
                   nothing for `join_timeout_s`                         WorkersMissing
-                  the others have gone on without it, for STOPPED_S    WorkerLost
+                  the others have continued without it, for STOPPED_S  WorkerLost
 
-Proposals need not be wise, and workers may hear different things: what they may join is decided by
-`Lineage`, so the worst that a bad proposal does is that nothing comes of it.
+Proposals need not be wise, and workers may hear different things. `Lineage` decides what they may join, so
+the worst that can happen is that a bad proposal comes to nothing.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from reduction.errors import (
 from worker_plugin.elastic.membership.entries import Said
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
-#: How long a worker that has neither gone nor says that it waits is waited for, in seconds: longer than
-#: a silent host takes to be noticed, and than a process is likely to be stopped.
+#: How long to wait for a worker that has neither left nor reports that it waits, in seconds. This is longer than it
+#: takes to notice a silent host, and longer than a process is likely to be suspended.
 STOPPED_S = 15.0
-#: How long a process that has the rank of a new one may take to be noticed as gone, in seconds: it may
-#: have run on a host that is silent now.
+#: How long it may take to notice that a process with the rank of a new one is gone, in seconds. It may have run on a
+#: host that is silent now.
 TAKEN_S = 15.0
-#: How long a worker listens before it begins a job, in seconds: a reducer that has just begun says who is there before
-#: the others have dialled it again, which takes them REDIAL_S of transports/lobby_client.py.
+#: How long a worker listens before it begins a job, in seconds. A reducer that has just started lists the workers it
+#: knows before the others have redialled it, which takes them REDIAL_S of transports/lobby_client.py.
 HEARD_S = 1.0
 
 
@@ -62,40 +62,40 @@ class Hearing:
 
     now: float
     own: Said
-    #: What all others have said last, by nonce; those that have gone as well.
+    #: The last statement of every other worker, by nonce, including those that are gone.
     others: Mapping[str, Said]
     lineage: Lineage
-    #: Since when this worker looks for a generation.
+    #: Since when this worker has been looking for a generation.
     since: float
-    #: How long it may take.
+    #: How long the search may take.
     join_timeout_s: float
-    #: Random, for what it proposes.
+    #: Random id for a proposal of this worker.
     new_id: str
-    #: Since when reducers say who is there, without a break; None: none does.
+    #: Since when reducers have reported without interruption which workers are present; None: none does.
     heard_since: float | None
     #: Whether this worker has begun to take the training of others.
     has_taken: bool = False
-    #: Since when a new worker hears neither that the job's workers live, of which it knew, nor that they
-    #: have gone; None: it hears of all of them, or never knew of any.
+    #: Since when a new worker has heard neither that the job's workers it knew are alive, nor that they are gone. None:
+    #: it hears of all of them, or never knew of any.
     silent_since: float | None = None
 
     @property
     def living(self) -> tuple[Said, ...]:
-        """Those others that have not gone."""
+        """The other workers that are not gone."""
         return tuple(said for said in self.others.values() if not said.is_gone)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Hear again when somebody says something, or after a while."""
+    """Deliberate again when another worker says something, or after a while."""
 
-    #: For whom or what, for the log.
+    #: What it waits for, for the log.
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Say this proposal, and join it."""
+    """Announce this proposal, and join it."""
 
     generation: Generation
 
@@ -118,7 +118,7 @@ Advice: TypeAlias = Wait | Propose | Join | Refuse
 
 
 def deliberate(hearing: Hearing) -> Advice:
-    """Return what a worker without a generation should do. Same input, same output."""
+    """Return what a worker without a generation should do. This is a pure function."""
     if hearing.lineage.number == 0 and not any(said.number for said in hearing.living):
         silent_since = hearing.silent_since
         if silent_since is not None and hearing.now < silent_since + hearing.join_timeout_s:
@@ -142,10 +142,10 @@ def deliberate(hearing: Hearing) -> Advice:
 
 
 def must_tell(generation: Generation, own: Worker, others: Iterable[Said]) -> bool:
-    """Whether a worker that joins a generation must announce which workers are in it.
+    """Return whether a worker that joins a generation must announce which workers are in it.
 
-    Somebody may look for a generation and not know this one. Of those who have joined it the first one says it, because
-    if each did, the lists that go round would grow with the cube of the number of workers.
+    Some worker may be looking for a generation and not know this one. Only the first worker that has joined announces
+    it. If each did, the total size of the lists would grow with the cube of the number of workers.
     """
     living = [said for said in others if not said.is_gone and said.worker != own]
     workers = frozenset(generation.workers)
@@ -178,8 +178,9 @@ def _as_new(hearing: Hearing) -> Advice:
                     f"{said.refusal}"
                 )
             )
-    # Of new processes with one rank the one with the lowest nonce goes on. If each of several as rank 0 began the job,
-    # the other ranks might join one each, and again one each of those that they propose then.
+    # Of several new processes with the same rank, the one with the lowest nonce continues. If several processes with
+    # rank 0 each began the job, the other ranks might each join a different one, and do so again with their next
+    # proposals.
     before = [
         said
         for said in hearing.living
@@ -232,14 +233,14 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     last = lineage.last
     assert last is not None  # it has joined one
     if lineage.started is None and any(own.worker in one.newcomers for one in lineage.joined):
-        # The others do not wait for it as for one of them, and it may soon lack what they have done since.
+        # The others do not wait for it as for one of their own, and it may soon lack what they have done since.
         return Refuse(
             WorkerLost(
                 f"generation {last.number}, in which rank {own.worker.rank} was to take part first, has not started, "
                 f"because another worker was lost in that moment: start it again"
             )
         )
-    # One without which a generation has started may lack what the others have done since.
+    # A worker that was not in a generation that started may lack what the others have done since.
     together = frozenset((lineage.started or last).workers)
     waiting = {
         said.worker: said
@@ -249,7 +250,7 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     waiting[own.worker] = own
     gone = {said.worker for said in hearing.others.values() if said.is_gone}.union(lineage.ended)
     if any(said.missed == last.id for said in (*hearing.others.values(), own)):
-        # Its newcomers did not get the training, so they have not joined it, and never will.
+        # Its newcomers did not get the training, so they have not joined it and never will.
         gone.update(last.newcomers)
     silent = [worker for worker in last.workers if worker not in waiting and worker not in gone]
     if silent and hearing.now < hearing.since + STOPPED_S:
@@ -280,7 +281,7 @@ def _after_a_loss(hearing: Hearing) -> Advice:
 
 
 def _why_too_few(hearing: Hearing, last: Generation, wanted: Generation) -> str:
-    """Return for whom those who are left wait, and why they cannot go on by themselves."""
+    """Return which workers the remaining ones wait for, and why they cannot continue on their own."""
     lost = [one for one in last.workers if one not in wanted.workers and one not in hearing.lineage.ended]
     ranks = [worker.rank for worker in lost]
     back = sorted(

@@ -1,4 +1,4 @@
-"""What the workers of an elastic job say of themselves in the lobby, as JSON and back."""
+"""What the workers of an elastic job say about themselves in the lobby, converted to and from JSON."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ from worker_plugin.elastic.membership.lineage import Generation, Worker
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A worker wants to give newcomers the training (donation.py)."""
+    """A worker's offer to give newcomers the training (donation.py)."""
 
-    #: Random; also that of the generation with which the newcomers are taken in.
+    #: Random; also the id of the generation that admits the newcomers.
     id: str
-    #: The donor and then the newcomers.
+    #: The donor, followed by the newcomers.
     workers: tuple[Worker, ...]
 
     @property
     def newcomers(self) -> tuple[Worker, ...]:
-        """Those who get it."""
+        """The workers that get the training."""
         return self.workers[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one worker has said last."""
+    """The last statement of one worker."""
 
     worker: Worker
     host: str
-    #: What must be the same on all workers, as a string.
+    #: Everything that must be the same on all workers, as a string.
     settings: str
-    #: The highest number of a generation that it has joined, and the id of that one; 0: none.
+    #: The highest number of a generation that it has joined, and the id of that generation; 0: none.
     number: int = 0
     generation: str = ""
-    #: Whether it looks for the next generation, because its last one has ended.
+    #: Whether it is looking for the next generation because its last one has ended.
     is_waiting: bool = False
-    #: What it proposes to the others.
+    #: Its proposal to the others.
     proposal: Generation | None = None
-    #: Rises with everything that it says.
+    #: Increases with each statement.
     count: int = 0
-    #: Whether it has gone, as every reducer says that can be asked, or it itself.
+    #: Whether it is gone, according to itself or to every reducer that can be asked.
     is_gone: bool = False
-    #: What it offers to newcomers.
+    #: Its offer to newcomers.
     offer: Offer | None = None
-    #: The id of the last offer that has failed, as its newcomer or its donor sees it.
+    #: The id of the last offer that failed, as reported by its newcomer or its donor.
     missed: str = ""
-    #: The nonces of newcomers to which it cannot give the training, and why.
+    #: The nonces of newcomers that it cannot give the training, and the reason.
     refused: tuple[str, ...] = ()
     refusal: str = ""
-    #: What it has found on its host of a process that had its rank, and has ended (memory.py): its nonce, and the
-    #: highest number of a generation that it had joined.
+    #: What it found on its host about an ended process that had its rank (memory.py): its nonce, and the highest number
+    #: of a generation that it had joined.
     former: tuple[str, int] | None = None
-    #: Whether it joins no generation any more; the last that it says.
+    #: Whether it will join no further generation. This is its final statement.
     has_ended: bool = False
 
     @property
     def replaced(self) -> Worker | None:
-        """Whose place it has taken, if it knows that this one has ended."""
+        """The worker it has replaced, if it knows that this worker has ended."""
         return None if self.former is None else Worker(self.worker.rank, self.former[0])
 
     @property
     def ended(self) -> dict[Worker, int]:
-        """Who has ended, as it knows; see `Lineage.ended`."""
+        """The workers it knows to have ended; see `Lineage.ended`."""
         ended = {self.worker: self.number} if self.has_ended else {}
         if self.former is not None and self.replaced is not None:
             ended[self.replaced] = self.former[1]
@@ -104,17 +104,17 @@ class Said:
 
 
 def generation_to_fields(generation: Generation) -> dict[str, Any]:
-    """Return a generation as JSON knows it."""
+    """Return a generation as JSON fields."""
     workers = _workers_to_fields(generation.workers)
     newcomers = [worker.rank for worker in generation.newcomers]
     return {"number": generation.number, "id": generation.id, "workers": workers, "newcomers": newcomers}
 
 
 def generation_from_fields(fields: Any) -> Generation:
-    """Return a generation from what `generation_to_fields` made of it.
+    """Return the generation that `generation_to_fields` converted.
 
     Raises:
-        MalformedFrame: it is none.
+        MalformedFrame: the fields do not describe a generation.
     """
     try:
         workers = _workers_from_fields(fields["workers"])
@@ -143,12 +143,12 @@ def _offer_from_fields(fields: Any) -> Offer:
     return Offer(str(fields["id"]), workers)
 
 
-@lru_cache(maxsize=2 * LOBBY_ENTRIES_MAX)  # each entry is looked at whenever one has changed
+@lru_cache(maxsize=2 * LOBBY_ENTRIES_MAX)  # all entries are read again whenever one has changed
 def said_from_entry(data: bytes) -> Said:
-    """Return what a worker says.
+    """Return the statement of a worker.
 
     Raises:
-        MalformedFrame: it is nothing that a worker says.
+        MalformedFrame: the entry is not a worker's statement.
     """
     try:
         fields = load_json(data)
@@ -174,12 +174,12 @@ def said_from_entry(data: bytes) -> Said:
 
 
 def merge(answers: Iterable[Iterable[LobbyEntry]]) -> tuple[Mapping[str, Said], Sequence[str]]:
-    """Return what each worker has said last, by its nonce, given what several reducers say.
+    """Merge the answers of several reducers into the last statement of each worker, by nonce.
 
-    A worker has gone if no reducer sees it, or if it has said so itself.
+    A worker is gone if no reducer sees it, or if it has said so itself.
 
     Returns:
-        What the workers say, and what is wrong with the entries that are not what a worker says.
+        The statements of the workers, and the faults of entries that are not a worker's statement.
     """
     latest: dict[str, Said] = {}
     there: set[str] = set()

@@ -1,33 +1,33 @@
-"""Which generation of workers may follow which: what makes it impossible that two halves of a job both go on.
+"""Which generation may follow which: the rule that keeps two halves of a job from both continuing.
 
-An elastic job is a sequence of **generations**: lists of workers that reduce together, each a job of
-its own for the reducers. A generation *starts* when all of its workers have joined it. A worker is
-in one generation at a time, and never goes back to one with a lower number.
+An elastic job is a sequence of **generations**: lists of workers that reduce together. For the reducers
+each is a job of its own. A generation *starts* when all of its workers have joined it. A worker is in one
+generation at a time, and never goes back to one with a lower number.
 
-The rule. A worker joins a generation only if it has a **majority** of the last generation that this
-worker knows to have started, and of every generation that it has joined since. Half of them are a
-majority if the first one, the one with the lowest rank, is among them. A newcomer joins its first
-generation as if it had been in the one before. Workers that are known to have
-ended, and to have joined nothing since a generation, do not count in it (memory.py). The first
-generation of a job has all workers of the job's size instead.
+The rule: a worker joins a generation only if it has a **majority** of the last generation that this
+worker knows to have started, and of every generation that it has joined since. Half of the workers are a
+majority if they include the first one, which has the lowest rank. A newcomer joins its first generation
+as if it had been in the previous one. Workers that are known to have ended, and to have joined nothing
+since a generation, do not count in it (memory.py). The first generation of a job must instead have all
+workers of the job's size.
 
-Why it suffices. Let G and H have started, and let each be the one that all of its workers are in at
-this moment. Both hold a majority of their last common ancestor, so some worker of that has joined
-both, first one of them, say G. It took H only because H holds a majority of G as well. So a worker
-of G is in H, and not in G any more: a contradiction. tests/model_check/test_generations.py visits
-all interleavings of small cases, with the real code of this module.
+Why this suffices: let G and H have started, and let each be the current generation of all of its workers.
+Both hold a majority of their last common ancestor, so some worker of that ancestor has joined both, say
+first G. It joined H only because H holds a majority of G as well. So some worker of G is in H and no
+longer in G, which is a contradiction. tests/model_check/test_generations.py visits all interleavings of
+small cases with the real code of this module.
 
-That some do not count changes nothing: they have joined neither G nor H, and half of those who count
-for one, or more, is more than half of those who count for both, if these are fewer. Where they are as
-many, both are counted alike. That a worker has ended is not enough: before it did, it may have joined
-a generation with workers that go on.
+The exclusions change nothing, because excluded workers have joined neither G nor H. Half or more of the
+workers that count for one of the two is more than half of those that count for both, if the latter are fewer.
+If they are not fewer, G and H are counted alike. It is not enough that a worker has ended: before it did, it
+may have joined a generation with workers that continue.
 
-Besides, all but the newcomers of a generation must have been in those that this worker knows: one
-that was left out of a generation that has started lacks what the others have done in it.
+In addition, all workers of a generation except its newcomers must have been in the generations that this
+worker knows. A worker that was left out of a generation that started lacks what the others have done in it.
 
-It is enough to look at the last generation that has started, and not at all earlier ones, only
-because a generation starts when *all* of its workers have joined it. And a generation that a
-worker has joined counts although it may never start, because the worker cannot know whether it has.
+It is enough to look at the last generation that started, rather than at all earlier ones, only because a
+generation starts when *all* of its workers have joined it. A generation that a worker has joined counts
+even though it may never start, because the worker cannot know whether it has started.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """One process that takes part."""
+    """One process of the job."""
 
-    #: Its number in the job. A process that replaces another one has the same.
+    #: Its number in the job. A process that replaces another one has the same number.
     rank: int
-    #: Random; tells it from processes that had the same rank before.
+    #: Random; distinguishes it from earlier processes with the same rank.
     nonce: str
 
 
@@ -50,13 +50,13 @@ class Worker:
 class Generation:
     """Workers that reduce together."""
 
-    #: Rises from generation to generation, from 1. Several that were proposed may have the same.
+    #: Increases from generation to generation, starting at 1. Several proposals may have the same number.
     number: int
-    #: Random; tells apart proposals with the same number.
+    #: Random; distinguishes proposals with the same number.
     id: str
     #: In ascending order of their ranks.
     workers: tuple[Worker, ...]
-    #: Those of them that come newly to a job that has begun, and get its state before they join.
+    #: Workers that are new to a running job and get its state before they join.
     newcomers: tuple[Worker, ...] = ()
 
     @property
@@ -65,7 +65,7 @@ class Generation:
         return next(worker for worker in self.workers if worker not in self.newcomers)
 
     def is_majority_of(self, before: Generation, ended: Mapping[Worker, int]) -> bool:
-        """Whether this one has enough workers of an earlier one to speak for it; see `Lineage.ended`."""
+        """Return whether this generation has enough workers of an earlier one to act for it; see `Lineage.ended`."""
         counting = before.workers
         if ended:
             counting = tuple(one for one in counting if ended.get(one, before.number + 1) > before.number)
@@ -76,27 +76,26 @@ class Generation:
 
 
 class Lineage:
-    """What one worker remembers of the generations of its job. Pure; for one thread at a time.
+    """One worker's record of the generations of its job. Pure; for one thread at a time.
 
     Args:
         own: this worker.
-        size: how many workers the first generation has: ranks 0 to `size - 1`.
+        size: number of workers in the first generation: ranks 0 to `size - 1`.
     """
 
     def __init__(self, own: Worker, size: int) -> None:
         self.own = own
         self.size = size
-        #: The last generation that has started with this worker in it.
+        #: The last generation with this worker in it that started.
         self.started: Generation | None = None
-        #: Those that this worker has joined since then, and of which it does not know whether they
-        #: have started.
+        #: Generations that this worker has joined since, without knowing whether they have started.
         self.joined: tuple[Generation, ...] = ()
-        #: Workers that are known to have ended, each with the highest number of a generation that it has joined.
+        #: Workers known to have ended, each with the highest number of a generation that it joined.
         self.ended: dict[Worker, int] = {}
 
     @property
     def last(self) -> Generation | None:
-        """The generation that this worker has joined last, which has the highest number; None if it has joined none."""
+        """The generation that this worker joined last, which has the highest number; None if there is none."""
         return self.joined[-1] if self.joined else self.started
 
     @property
@@ -105,7 +104,7 @@ class Lineage:
         return 0 if self.last is None else self.last.number
 
     def may_join(self, generation: Generation) -> bool:
-        """Whether this worker may join a generation without risking that two of them go on."""
+        """Return whether this worker can join a generation without risking that two of them continue."""
         if self.own not in generation.workers or generation.number <= self.number:
             return False
         if self.started is None and generation.number == 1:
@@ -117,17 +116,17 @@ class Lineage:
         return all(generation.is_majority_of(one, self.ended) for one in before)
 
     def inherit(self, before: Generation) -> None:
-        """Record, as a newcomer, which generation has started before the one that takes it in.
+        """Record, as a newcomer, which generation started before the one that takes it in.
 
-        That counts for it as for the others: there may be so many newcomers that they are a majority of a
-        generation which none of the others has joined.
+        It counts for the newcomer as it does for the others. Otherwise newcomers could be a majority of a
+        generation that none of the others has joined.
         """
         self.joined = (before,)
 
     def join(self, generation: Generation) -> None:
-        """Record that this worker joins a generation, which it may do."""
+        """Record that this worker joins a generation, as `may_join` allows."""
         self.joined = (*self.joined, generation)
 
     def start(self, generation: Generation) -> None:
-        """Record that all workers of the generation that was joined last have joined it."""
+        """Record that all workers of the generation joined last have now joined it."""
         self.started, self.joined = generation, ()

@@ -1,13 +1,13 @@
-"""What a worker leaves on its host for the process that is started in its place.
+"""The record that a worker leaves on its host for the process started in its place.
 
-A worker that dies may have joined a generation of which those who are left know nothing. So that it has
-ended is not enough for them to go on as if it had never been (lineage.py): they must also know the highest
-number of a generation that it has joined. Each worker writes that number into a file before it joins, and
-holds a lock on the file while it can join anything. Whoever gets the lock can state both.
+A worker that dies may have joined a generation that the remaining workers know nothing about. To continue as
+if it had never existed, it is not enough for them to know that it has ended (lineage.py): they must also know
+the highest number of a generation that it joined. Each worker writes that number into a file before it joins,
+and holds a lock on the file for as long as it can join anything. A process that gets the lock can state both facts.
 
-The file is in /dev/shm, which no two hosts share, and which a restart of the host empties. So a process on
-another host can state nothing, nor can one in another container with a /dev/shm of its own, and a worker
-that lives on behind a cut link is never taken for one that has ended.
+The file is in /dev/shm, which no two hosts share and which is emptied when a host restarts. So a process on
+another host can state nothing, nor can one in another container with its own /dev/shm. A worker that lives on
+behind a cut link is therefore never taken for one that has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from worker_plugin.elastic.membership.lineage import Worker
 from worker_plugin.process import fork
 
 FOLDER = Path("/dev/shm")
-#: So long is what is written, and it is written at once: a process that is killed leaves all of it, or nothing.
+#: Size of the record, which is written in a single call: a process that is killed leaves all of it or nothing.
 _RECORD_BYTES = 128
 
 
 class Memory:
-    """The file of one worker. If it cannot be had, nothing is remembered. For the elastic thread; `erase` for any.
+    """The file of one worker. Without access to it, nothing is remembered. For the elastic thread; `erase` for any.
 
     Args:
         job: the job's name.
@@ -43,9 +43,9 @@ class Memory:
         self._file: int | None = None
 
     def former(self) -> tuple[str, int] | None:
-        """Return the nonce of a process that this one replaces, and the highest number that it has joined.
+        """Return the nonce of the process that this one replaces, and the highest generation number that it joined.
 
-        None if there is none, or if it has not ended yet: ask again.
+        Return None if there is none, or if it has not ended yet; ask again in that case.
         """
         if self._file is not None or sys.platform != "linux":
             return None
@@ -55,7 +55,7 @@ class Memory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 about = os.fstat(file)
-                # Another user may have made it; and it may have been erased in this moment.
+                # Another user may have made it, and it may have been erased at this very moment.
                 if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or not about.st_nlink:
                     raise PermissionError(self._path)
                 record = os.pread(file, _RECORD_BYTES, 0)
@@ -70,29 +70,29 @@ class Memory:
         return None
 
     def keep(self, number: int) -> None:
-        """Remember that this worker joins a generation; before it does."""
+        """Remember that this worker joins a generation. Call this before it does."""
         if self._file is None:
             return
         record = f"{self._own.nonce} {number}\n".ljust(_RECORD_BYTES).encode()
         try:
             os.pwrite(self._file, record, 0)
-        except OSError:  # what is there must not be taken for all
+        except OSError:  # a partial record must not be taken for a complete one
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, 0)
             self.release()
 
     def erase(self) -> None:
-        """Leave nothing behind."""
+        """Leave no record behind."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def release(self) -> None:
-        """This worker joins nothing any more."""
+        """Release the lock: this worker joins nothing more."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """See `DescriptorOwner`: a forked child does not hold the lock."""
+        """See `DescriptorOwner`. A forked child does not hold the lock."""
         return set(), [] if self._file is None else [self._file]

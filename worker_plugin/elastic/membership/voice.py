@@ -1,4 +1,4 @@
-"""What one worker says in the lobby, and what it hears there from the others."""
+"""One worker's statements in the lobby, and what it hears there from the others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class Voice:
-    """This worker in the lobby of its job. Any thread.
+    """This worker's place in the lobby of its job. For any thread.
 
     Args:
         config: with the job's name and its reducers.
-        own: what the worker says at first.
+        own: the worker's first statement.
         on_news: called on the I/O thread when others may have said something.
 
     Raises:
@@ -33,7 +33,7 @@ class Voice:
     """
 
     def __init__(self, config: PluginConfig, own: Said, on_news: Callable[[], None]) -> None:
-        assert config.job is not None  # there is no store through which one could be agreed on
+        assert config.job is not None  # there is no store through which to agree on one
         where = meeting_point.choose(config, {})
         self._lock = threading.Lock()
         self.own = own
@@ -41,13 +41,13 @@ class Voice:
         self._lobby = LobbyClient(where.addresses, where.access, config.job, nonce, on_news)
 
     def say(self, **changes: Any) -> None:
-        """Say from now on what was said before, with these changes; see `Said`."""
+        """Repeat the last statement with these changes from now on; see `Said`."""
         with self._lock:
             self.own = dataclasses.replace(self.own, **changes, count=self.own.count + 1)
             self._lobby.say(self.own.to_entry())
 
     def others(self) -> dict[str, Said]:
-        """Return what all other workers have said last, by nonce."""
+        """Return the last statement of every other worker, by nonce."""
         heard, faults = merge(self._lobby.heard())
         for fault in faults:
             LINES.log(log, logging.WARNING, "lobby entry", "", "rank %d: %s", self.own.worker.rank, fault)
@@ -55,7 +55,7 @@ class Voice:
 
     @property
     def hears(self) -> bool:
-        """Whether a reducer that can be reached has said who is there."""
+        """Whether a reachable reducer has reported which workers are present."""
         return bool(self._lobby.heard())
 
     def why_unheard(self) -> ReductionError | None:
@@ -63,9 +63,9 @@ class Voice:
         return self._lobby.why_unheard()
 
     def close(self) -> None:
-        """Leave the lobby once all is said, without waiting for that."""
+        """Leave the lobby once everything is sent; do not wait for that."""
         self._lobby.close()
 
     def wait_closed(self) -> None:
-        """Wait until the lobby is left, at most LEAVE_S."""
+        """Wait until this worker has left the lobby, at most LEAVE_S."""
         self._lobby.wait_closed()

@@ -1,1 +1,1 @@
-"""How newcomers to an elastic job get the training, and catch up while the others train on."""
+"""How newcomers to an elastic job get the training and catch up while the others continue to train."""

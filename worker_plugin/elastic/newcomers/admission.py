@@ -1,4 +1,4 @@
-"""Whom the first worker of an elastic job takes in, and when."""
+"""Which newcomers the first worker of an elastic job admits, and when."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from worker_plugin.process import log_setup
 
 log = logging.getLogger(__name__)
 
-#: How long nobody is given anything after an error of ours, in seconds: it may come again each time.
+#: How long to start no donation after an error of our own, in seconds. The error may recur each time.
 AGAIN_S = 5.0
 
 
 class Admission:
-    """Gives newcomers the training, and says when they have it. For the thread that trains.
+    """Gives newcomers the training, and reports when they have it. For the training thread.
 
     Args:
         donate: begins a donation; see `Elastic.donate`.
@@ -39,17 +39,17 @@ class Admission:
     ) -> None:
         self._donate, self._refuse = donate, refuse
         self._donation: Donation | None = None
-        #: How often newcomers did not take what they were given, by nonce.
+        #: Number of times newcomers did not take what they were given, by nonce.
         self._failures: dict[str, int] = {}
         self._again_at = 0.0
 
     def tend(self, present: Generation, newcomers: Sequence[Worker], training: Training) -> Generation | None:
-        """Return the generation to change to now, if some newcomers are ready; called in a checkpoint.
+        """Return the generation to change to now, if some newcomers are ready. Call this in a checkpoint.
 
         Args:
-            present: the generation whose first worker this one is.
-            newcomers: that want to be taken in now.
-            training: as it is now.
+            present: the generation whose first worker is this one.
+            newcomers: the workers that want to be admitted now.
+            training: in its current state.
         """
         donation = self._donation
         if donation is not None and donation.has_ended:
@@ -78,7 +78,7 @@ class Admission:
         return Generation(present.number + 1, self._donation.offer.id, workers, tuple(new))
 
     def finish(self, last: Mapping[str, Any]) -> None:
-        """Give the newcomers of the generation that `tend` has returned the rest."""
+        """Send the remaining data to the newcomers of the generation that `tend` returned."""
         donation, self._donation = self._donation, None
         assert donation is not None  # `tend` has returned its generation
         donation.finish(last)
@@ -96,14 +96,14 @@ class Admission:
             self._note_failure(offer, error)
 
     def _choose(self, present: Generation, newcomers: Sequence[Worker]) -> list[Worker]:
-        """Return those newcomers that should be given the training together, one for each rank."""
+        """Return the newcomers that should get the training together, one for each rank."""
         ranks = {worker.rank for worker in present.workers}
         by_rank: dict[int, Worker] = {}
         for worker in sorted(newcomers, key=lambda one: (self._failures.get(one.nonce, 0), one)):
             if worker.rank not in ranks:
                 by_rank.setdefault(worker.rank, worker)
         fresh = [worker for _, worker in sorted(by_rank.items()) if worker.nonce not in self._failures]
-        # One that has failed may have made the others fail, so it is tried alone.
+        # A newcomer that failed may have made the others fail, so it is tried alone.
         chosen = fresh or list(by_rank.values())[:1]
         while not _may_come(present, chosen):
             chosen.pop()
@@ -115,7 +115,7 @@ class Admission:
         self._note_failure(donation.offer, donation.error)
 
     def _note_failure(self, offer: Offer, error: ReductionError | None) -> None:
-        # Whatever it is, the others can go on without the newcomers.
+        # Whatever the error is, the others can continue without the newcomers.
         ranks, text = [worker.rank for worker in offer.newcomers], "ranks %s did not get the training: %s"
         LINES.log(log, logging.WARNING, "newcomers", "", text, ranks, error)
         for worker in offer.newcomers:
@@ -127,10 +127,10 @@ class Admission:
 
 
 def _may_come(present: Generation, new: Sequence[Worker]) -> bool:
-    """Whether these newcomers may be taken in at once.
+    """Return whether these newcomers may be admitted together.
 
-    If somebody is lost in that moment, those who are there can go on only if they are a majority of all (lineage.py).
-    A single newcomer may always come, or one worker alone could never take in another one with a lower rank.
+    If a worker is lost at that moment, the existing workers can continue only if they are a majority of all
+    (lineage.py). A single newcomer may always join. Otherwise a lone worker could never admit one with a lower rank.
     """
     together = Generation(present.number + 1, "", tuple(sorted((*present.workers, *new))))
     return len(new) <= 1 or present.is_majority_of(together, {})

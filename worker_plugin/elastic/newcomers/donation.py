@@ -1,4 +1,4 @@
-"""A training on its way to newcomers while the others go on with it.
+"""A training on its way to newcomers while the others continue it.
 
     donor: the first worker                    newcomer, in its first `sync`
 
@@ -10,14 +10,14 @@
       newcomers: the rest                  ->  takes it, and computes a digest
     its own digest                         ->  compares
                                            <-  whether anything differs
-    if so: all of it once more             ->  takes it
+    if so: the whole state again           ->  takes it
 
-So the others wait for about one step's gradients; for more if the newcomers are too slow to ever catch up,
-and for the whole state if the weights do not follow from the optimizer's steps alone, as in a training
+So the others wait for about one step's gradients. They wait longer if the newcomers are too slow to ever catch
+up, and for the whole state if the weights do not follow from the optimizer's steps alone, as in a training
 that also clips weights.
 
-Newcomers and donor are a job of their own for the reducers, so the loss of a newcomer concerns none of
-the others.
+For the reducers, newcomers and donor are a job of their own, so the loss of a newcomer does not affect the
+others.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from worker_plugin.elastic.trees import Submit
 
 log = logging.getLogger(__name__)
 
-#: Newcomers that lack one step, or NEAR_BYTES of several, are as good as level with the others, if
-#: nothing that they lack is older than LIVE_S seconds.
+#: Newcomers that lack one step, or NEAR_BYTES of several, count as caught up if nothing that they lack is older than
+#: LIVE_S seconds.
 NEAR_BYTES = 1 << 20
 LIVE_S = 1.0
-#: Newcomers that fall further behind than that are taken in although the others must wait for them:
-#: as many bytes of steps as the state has, and at least these.
+#: Newcomers that lag by more bytes of steps than the state has, and by more than this, are admitted although the others
+#: must wait for them.
 BACKLOG_BYTES_MIN = 64 << 20
-#: How long newcomers may take nothing, in seconds, until they are given up; and while the others wait,
-#: apart from the time in which they compare their state, at the rate below, in bytes per second.
+#: How long newcomers may take nothing before they are given up, in seconds; FINISH_STALL_S applies while the others
+#: wait. The latter excludes the time in which they compare their state, estimated at COMPARED_PER_S bytes per second.
 STALL_S = 10.0
 FINISH_STALL_S = 3.0
 COMPARED_PER_S = 1e8
-#: What newcomers have taken they have also used when they take the next thing. If there is nothing,
-#: they get something empty after PAUSE_S seconds.
+#: When newcomers take the next tree, they have used the previous one. If there is no next one, they get an empty tree
+#: after PAUSE_S seconds.
 PAUSE_S = 0.02
 
 
 @dataclass(slots=True)
 class _Part:
-    """A tree that newcomers are not known to have used."""
+    """A tree that newcomers may not have used yet."""
 
     packed: Any
     tensors: list[torch.Tensor]
@@ -73,7 +73,7 @@ class _Part:
 
 @contextlib.contextmanager
 def _reading() -> Iterator[None]:
-    """Let whatever goes wrong with the donor's model or optimizer be an error that newcomers can be told."""
+    """Turn any failure of the donor's model or optimizer into an error that can be sent to newcomers."""
     try:
         yield
     except ReductionError:
@@ -84,26 +84,26 @@ def _reading() -> Iterator[None]:
 
 
 class Donation:
-    """The donor's side. Once it is made no error of it is raised: see `error`.
+    """The donor's side of a donation. Once created it raises none of its errors; see `error`.
 
     Args:
-        offer: whom it is for.
-        training: as it is now, in a checkpoint.
+        offer: names the newcomers.
+        training: in its current state, in a checkpoint.
         connect: returns the communicator with the newcomers; called on this donation's thread.
 
     Raises:
         ConfigError: the training cannot be sent.
 
-    Threads: all but `_run` is for the thread that trains; `abandon` is for any. `stop_recording` belongs
-    to the end of each donation.
+    Threads: everything but `_run` is for the training thread; `abandon` is for any. Every donation must end with
+    `stop_recording`.
     """
 
     def __init__(self, offer: Offer, training: Training, connect: Callable[[Donation], Client]) -> None:
         self.offer = offer
         self._training = training
         self._changed = threading.Condition()
-        #: What newcomers are not known to have used, the oldest first. `_sent` of them have been sent,
-        #: `_begun` have been or are being sent.
+        #: Trees that newcomers may not have used yet, the oldest first. The first `_sent` of them have been sent, the
+        #: first `_begun` have been or are being sent.
         self._parts: deque[_Part] = deque()
         self._sent = self._begun = 0
         self._unsent_bytes = 0
@@ -113,14 +113,14 @@ class Donation:
         self._progress_at = time.monotonic()
         self.is_abandoned = False
         self.has_ended = False
-        #: Why it has failed.
+        #: The error that made it fail.
         self.error: ReductionError | None = None
         with _reading():
             training.check()
             self._append(training.state())
         self._limit = max(self._unsent_bytes, BACKLOG_BYTES_MIN)
         self._finish_stall_s = FINISH_STALL_S + self._unsent_bytes / COMPARED_PER_S
-        #: Whether all steps are recorded since the state was copied.
+        #: Whether all steps since the state was copied have been recorded.
         self._has_steps = True
         self._hook = training.before_steps(self._before_step)
         threading.Thread(
@@ -129,7 +129,7 @@ class Donation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the others should change to a generation with the newcomers now."""
+        """Whether the others should now change to a generation with the newcomers."""
         with self._changed:
             is_near = len(self._parts) - self._sent <= 1 or self._unsent_bytes <= NEAR_BYTES
             is_live = not self._parts or time.monotonic() < self._parts[0].since + LIVE_S
@@ -142,21 +142,21 @@ class Donation:
         return bool(self._parts) and self._stalls_for() > STALL_S
 
     def is_of(self, training: Training) -> bool:
-        """Whether this training is the one that is given."""
+        """Return whether this training is the donated one."""
         return training.is_same_as(self._training)
 
     def stop_recording(self) -> None:
-        """Listen to the optimizer no longer."""
+        """Stop listening to the optimizer."""
         if self._hook is not None:
             self._hook.remove()
 
     def finish(self, last: Mapping[str, Any]) -> None:
-        """Send this and the rest of the training; wait until the newcomers have all, or the donation has failed."""
+        """Send this and the rest of the training; wait until the newcomers have it or the donation has failed."""
         self.stop_recording()
         try:
             with _reading():
                 self._append(dict(last) | {"rest": self._training.rest()})
-                # The newcomers compute theirs meanwhile.
+                # The newcomers compute their digest in the meantime.
                 self._append({"digest": self._training.digest()}, is_last=True)
         except ReductionError as error:
             self.abandon(error)
@@ -172,7 +172,7 @@ class Donation:
         return time.monotonic() - self._progress_at
 
     def abandon(self, error: ReductionError) -> None:
-        """Fail."""
+        """Fail with this error."""
         with self._changed:
             self.is_abandoned = True
             self.error = self.error or error
@@ -190,12 +190,13 @@ class Donation:
                 step = None if has_closure else self._training.step()
                 if step is not None:
                     self._append(step)
-        except ReductionError as error:  # the donor's step must not fail for that
+        except ReductionError as error:  # the donor's own step must not fail because of this
             self.abandon(error)
             return
         with self._changed:
             waiting = list(self._parts)[max(self._begun, 1) :]
-            # The steps must not need more memory than the state, nor reach the newcomers later than that would.
+            # The steps must not need more memory than the state, nor reach the newcomers later than a new copy of it
+            # would.
             is_too_much = not self._have_used_state and sum(part.size for part in waiting) > self._limit
             if step is None or is_too_much:
                 self._has_steps = False  # so the digest will differ, and the whole state is sent
@@ -205,7 +206,7 @@ class Donation:
 
     def _append(self, tree: Any, *, is_last: bool = False) -> None:
         packed, tensors = trees.pack(tree)
-        if not is_last:  # the training goes on, and changes them
+        if not is_last:  # the training continues, and changes them
             tensors = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
         part = _Part(packed, tensors, sum(tensor.nbytes for tensor in tensors), time.monotonic())
         with self._changed:
@@ -257,7 +258,7 @@ class Donation:
                 new = list(self._parts)[self._sent :]
                 self._begun = len(self._parts)
                 is_last = self._is_last_there
-            # Together, so that many small steps take little longer than one.
+            # Sent together, so that many small steps take little longer than one.
             trees.send_packed(*trees.join([(part.packed, part.tensors) for part in new]), submit)
             with self._changed:
                 for _ in range(self._sent):
@@ -278,11 +279,11 @@ class Donation:
 
 
 def follow(training: Training, submit: Submit) -> dict[str, Any]:
-    """Take a donation, and return what its donor has given to `finish`.
+    """Take a donation, and return what its donor passed to `finish`.
 
     Raises:
-        ReductionError: it has failed; the training is in no state that is of any use.
-        ConfigError: the model or optimizer changes what it loads.
+        ReductionError: the donation failed; the training is in no usable state.
+        ConfigError: the model or optimizer alters what it loads.
     """
     last: dict[str, Any] = {}
     digest = ""

@@ -1,4 +1,4 @@
-"""What all workers of an elastic job have alike, and how a newcomer gets it and keeps up with it."""
+"""The state that all workers of an elastic job share, and how a newcomer gets it and keeps up with it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from torch.utils.hooks import RemovableHandle
 
 from worker_plugin.elastic import trees
 
-#: Where torch.optim.Optimizer keeps the hooks of its steps. Something that
-#: only looks like an optimizer has none.
+#: Attributes in which torch.optim.Optimizer keeps its step hooks. An object that only looks like an optimizer has none.
 _HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 
 
 @contextlib.contextmanager
 def _taking() -> Iterator[None]:
-    """Let an error of the user's model or optimizer be one of this worker alone."""
+    """Turn an error of the user's model or optimizer into one of this worker alone."""
     try:
         yield
     except ReductionError:
@@ -37,9 +36,9 @@ def _taking() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What `state.sync` was called with. For the thread that trains.
+    """The arguments of `state.sync`. For the training thread.
 
-    All trees are what `trees.pack` takes. They share the memory of the training.
+    All trees are of the form that `trees.pack` accepts. They share the memory of the training.
     """
 
     model: torch.nn.Module
@@ -47,14 +46,14 @@ class Training:
     extra: Mapping[str, Any]
 
     def is_same_as(self, other: Training | None) -> bool:
-        """Whether another one has the same objects."""
+        """Return whether another training has the same objects."""
         return other is not None and self.model is other.model and self.optimizer is other.optimizer
 
     def check(self) -> None:
-        """Check that all that the optimizer changes is in the model, and that all of it can be sent.
+        """Check that everything the optimizer changes is in the model, and that all of it can be sent.
 
         Raises:
-            ConfigError: it is not, or cannot.
+            ConfigError: some of it is not in the model, or cannot be sent.
         """
         inside = set(self.model.parameters())
         outside = [tuple(one.shape) for one in self._optimized() if one not in inside]
@@ -67,7 +66,7 @@ class Training:
         trees.pack(self.state())
 
     def check_extra(self) -> None:
-        """Check that `extra` can be sent, on every worker in every `sync`: a newcomer may need it in any.
+        """Check that `extra` can be sent. Every worker does so in every `sync`, as a newcomer may need it in any.
 
         Raises:
             ConfigError: it cannot.
@@ -75,7 +74,7 @@ class Training:
         trees.pack({"extra": dict(self.extra)})
 
     def state(self) -> dict[str, Any]:
-        """Return model and optimizer."""
+        """Return the state of model and optimizer."""
         optimizer = None if self.optimizer is None else self.optimizer.state_dict()
         state = {"model": dict(self.model.state_dict()), "optimizer": optimizer, "buffers": self.buffers()}
         return state | {"form": self._form()}
@@ -85,7 +84,7 @@ class Training:
         """Take another worker's `state`, in place.
 
         Raises:
-            ConfigError: this one's optimizer is another one, or something cannot load it.
+            ConfigError: this worker's optimizer is of another kind, or something cannot load the state.
         """
         self._check_form(state["form"])
         self.take_buffers(state["buffers"])
@@ -93,7 +92,7 @@ class Training:
         if self.optimizer is None:
             return
         self.optimizer.load_state_dict(state["optimizer"])
-        # That has cast most of what it has loaded to the dtypes of the parameters.
+        # `load_state_dict` has cast most of what it loaded to the dtypes of the parameters.
         for index, parameter in enumerate(self._optimized()):
             loaded = self.optimizer.state.get(parameter, {})
             for name, value in state["optimizer"]["state"].get(index, {}).items():
@@ -101,13 +100,13 @@ class Training:
                     loaded[name] = value.to(loaded[name].device)
 
     def before_steps(self, call: Callable[..., None]) -> RemovableHandle | None:
-        """Have this called before each step of the optimizer, after what else is; None if it calls nothing."""
+        """Have this called before each step of the optimizer, after other hooks. Return None if it calls no hooks."""
         if self.optimizer is None or not hasattr(self.optimizer, _HOOKS[0]):
             return None
         return self.optimizer.register_step_pre_hook(call)
 
     def step(self) -> dict[str, Any] | None:
-        """Return what the optimizer's next step depends on besides `state`; None if no tensors can say that."""
+        """Return what the optimizer's next step needs beyond `state`; None if dense tensors cannot express it."""
         gradients = [parameter.grad for parameter in self._optimized()]
         if any(gradient is not None and gradient.layout is not torch.strided for gradient in gradients):
             return None
@@ -115,12 +114,12 @@ class Training:
 
     @_taking()
     def repeat(self, step: Mapping[str, Any]) -> None:
-        """Do another worker's `step`, without the hooks of the optimizer, which have had their effect there.
+        """Repeat another worker's `step`, without the optimizer's hooks, which have already had their effect there.
 
         Raises:
-            ConfigError: this one's optimizer cannot do it.
+            ConfigError: this worker's optimizer cannot do it.
         """
-        assert self.optimizer is not None  # that of the other one has done the step
+        assert self.optimizer is not None  # the other worker's optimizer has done the step
         self._set(step["groups"])
         for parameter, gradient in zip(self._optimized(), step["gradients"], strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
@@ -136,7 +135,7 @@ class Training:
             parameter.grad = None
 
     def rest(self) -> dict[str, Any]:
-        """Return what steps of the optimizer leave alone."""
+        """Return the state that steps of the optimizer do not change."""
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         others = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
         return {"model": others, "groups": self._settings(), "buffers": self.buffers()}
@@ -153,7 +152,7 @@ class Training:
         self._set(rest["groups"])
 
     def buffers(self) -> dict[str, list[Any]]:
-        """Return each buffer of the model by its name, after whether it is in `state_dict`."""
+        """Return the model's buffers by name, each preceded by whether it is in `state_dict`."""
         return {
             name: [_is_persistent(*self._owner(name)), buffer.detach()]
             for name, buffer in self.model.named_buffers()
@@ -166,7 +165,7 @@ class Training:
         Buffers that only this model has are left alone.
 
         Raises:
-            ConfigError: one has another dtype, is in `state_dict` on one side only, or cannot be registered.
+            ConfigError: a buffer has another dtype, is in `state_dict` on one side only, or cannot be registered.
         """
         for name, (is_persistent, value) in theirs.items():
             owner, leaf = self._owner(name)
@@ -185,7 +184,7 @@ class Training:
             if own.shape == value.shape:
                 with torch.no_grad():
                     own.copy_(value)
-            else:  # a cache that has grown, for one; whoever refers to the buffer still does
+            else:  # for example a cache that has grown; references to the buffer stay valid
                 own.data = value.to(own.device)
 
     def digest(self) -> str:
@@ -209,7 +208,7 @@ class Training:
     # ---- what must be alike ----
 
     def _form(self) -> dict[str, Any]:
-        """Return which optimizer this is, and what its groups have: names of parameters, and of settings."""
+        """Return the class of the optimizer, and the names of the parameters and of the settings in its groups."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         return {
             "class": "none" if self.optimizer is None else type(self.optimizer).__name__,
@@ -220,7 +219,7 @@ class Training:
     def _check_form(self, theirs: Mapping[str, Any]) -> None:
         """Check that another worker's optimizer is like this one.
 
-        It may have more settings in a group, such as those that a scheduler has added: they are taken.
+        It may have more settings in a group, such as those that a scheduler added. It adopts them.
         """
         ours = self._form()
         if ours["class"] != theirs["class"]:
@@ -244,7 +243,7 @@ class Training:
         )
 
     def _owner(self, name: str) -> tuple[torch.nn.Module, str]:
-        """Return the module that has a buffer, and its name there."""
+        """Return the module that owns a buffer, and the buffer's name there."""
         path, _, leaf = name.rpartition(".")
         return self.model.get_submodule(path), leaf
 

@@ -1,1 +1,1 @@
-"""Workers of an elastic job that are several processes: the ranks of one node, as its GPUs have them."""
+"""Workers of an elastic job that consist of several processes: the ranks of one node, usually one per GPU."""

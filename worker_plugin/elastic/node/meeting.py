@@ -1,4 +1,4 @@
-"""The ranks of one worker of an elastic job meet: they are a process group of their own, on one host."""
+"""How the ranks of one worker of an elastic job meet. They are a process group of their own, on one host."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from worker_plugin.discovery.rank_group import RankGroup, group_of
 
 @dataclass(frozen=True, slots=True)
 class WorkerNode(Node):
-    """The ranks of one worker. `index` is the worker's number, `count` how many workers began."""
+    """The ranks of one worker. `index` is the worker's number, `count` the initial number of workers."""
 
     def name(self, local_rank: int) -> str:
-        """Return how messages call a rank of this node."""
+        """Return the name of a rank of this node in messages."""
         return f"local rank {local_rank} of worker {self.index} ({self.members[local_rank].host})"
 
 
 def local_ranks(config: PluginConfig) -> RankGroup | None:
-    """Return the ranks of this worker, None if it is this process alone.
+    """Return the ranks of this worker, or None if the worker is this process alone.
 
     Raises:
-        ConfigError: they are not as many as `local_group` says.
+        ConfigError: their number differs from `local_group`.
     """
     wanted = config.local_group
     if wanted in (None, 1):
@@ -47,11 +47,11 @@ def local_ranks(config: PluginConfig) -> RankGroup | None:
 
 
 def meet(config: PluginConfig, ranks: RankGroup, address: str) -> tuple[WorkerNode, BoundedStore]:
-    """Return the node, once all of its ranks have come, and a store of their own; `address` is for `Neighbours.meet`.
+    """Return the node, once all of its ranks have joined, and their own store; `address` is for `Neighbours.meet`.
 
     Raises:
         ConfigError: the ranks are on several hosts, or have different settings.
-        WorkersMissing: one did not come within `join_timeout_s`.
+        WorkersMissing: a rank did not join within `join_timeout_s`.
         WorkerLost: see `BoundedStore.ask`.
     """
     assert config.rank is not None  # `PluginConfig` has checked these
@@ -60,7 +60,7 @@ def meet(config: PluginConfig, ranks: RankGroup, address: str) -> tuple[WorkerNo
     assert ranks.store is not None  # a process group has one
     limit_s = config.join_timeout_s
     store = BoundedStore.connect(ranks.store, config).below("reduction-elastic")
-    # All ranks make their communicators in the same order, one after the other where a state is restarted.
+    # All ranks create their communicators in the same order, one after the other where a state is restarted.
     store = store.below(str(store.ask(lambda raw: raw.add(f"turn/{ranks.rank}", 1))))
     own = asdict(own_locality(config.local_group, address)) | {"worker": [config.rank, config.world_size]}
     store.set(f"rank/{ranks.rank}", json.dumps(own))

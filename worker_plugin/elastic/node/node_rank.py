@@ -1,10 +1,10 @@
-"""One rank of a worker that is a node: the node's first rank speaks for it with the other workers.
+"""One rank of a worker that is a node: the node's first rank acts for it with the other workers.
 
-It is a `Hierarchy` whose only way out is the first rank's `Elastic`. In `sync` the user's thread also takes part
-in what the first rank tells.
+It is a `Hierarchy` whose only connection to other workers is the first rank's `Elastic`. In `sync` the user's
+thread also takes part in the first rank's broadcasts.
 
-If anything fails on one rank the whole worker fails, and with the first rank the worker leaves the job, which goes
-on without it. So a rank that dies takes its node out.
+If anything fails on one rank, the whole worker fails. With its first rank the worker leaves the job, which
+continues without it. So a rank that dies takes its node down with it.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from worker_plugin.hierarchy.hierarchy import Hierarchy
 from worker_plugin.hierarchy.local_group import LocalGroup
 from worker_plugin.tensors.futures import Future, make_future
 
-#: How long a rank of the node may wait in `sync`, in seconds: as long as it takes until the worker is
-#: taken in, or others come. That a rank has died is noticed at once.
+#: How long a rank of the node may wait in `sync`, in seconds. The wait lasts until the worker is admitted, or until
+#: others join. The death of a rank is noticed immediately.
 SYNC_S = 30 * 86400.0
 
 
 class NodeRank(Hierarchy):
-    """One rank of a worker that is a node. All ranks of the node make theirs, and wait for the others.
+    """One rank of a worker that is a node. All ranks of the node create one and wait for each other.
 
     Args:
         config: the settings.
-        ranks: those of the node.
+        ranks: the ranks of the node.
         model: as for `Elastic`.
 
     Raises:
         ConfigError: the ranks of the node differ, or the settings cannot be used with `elastic`.
-        WorkersMissing: a rank of the node did not come within `join_timeout_s`.
-        WorkerLost: one has ended meanwhile.
+        WorkersMissing: a rank of the node did not join within `join_timeout_s`.
+        WorkerLost: a rank of the node ended in the meantime.
     """
 
     def __init__(self, config: PluginConfig, ranks: RankGroup, model: str) -> None:
         self._ranks, self._model = ranks, model
-        #: On the first rank.
+        #: Set on the first rank only.
         self.worker: Elastic | None = None
-        #: Held while the user's thread exchanges something in `sync`, in a group of its own.
+        #: Held while the user's thread exchanges something in `sync`, in its own group.
         self._talking = threading.RLock()
         self._sync: LocalGroup | None = None
         super().__init__(config)
         self._ending.wait()
 
     def tell(self, message: torch.Tensor) -> Future:
-        """Give all ranks of the node the first rank's bytes, in place. All of them call it in `sync`.
+        """Send the first rank's bytes to all ranks of the node, in place. All of them call this in `sync`.
 
         Raises:
             WorkerLost: another rank of the node has ended.
-            ReductionError: another rank of the node has failed, with this error; or this communicator is over.
+            ReductionError: another rank of the node has failed, with this error, or this communicator has ended.
         """
         try:
             with self._talking:
@@ -72,7 +72,7 @@ class NodeRank(Hierarchy):
         return future
 
     def _end_talk(self) -> None:
-        """Let the others of the node see that this rank is over, unless the user's thread does so in a moment."""
+        """Let the node's other ranks see that this rank has ended, unless the user's thread is about to do so."""
         if self._ending.final is not None and self._talking.acquire(blocking=False):
             try:
                 if self._sync is not None:
@@ -93,7 +93,7 @@ class NodeRank(Hierarchy):
             self.worker = Elastic(config, self._model, node.size)
             self._adopt(self.worker)
         self._ending.begin()
-        self._end_talk()  # if it has failed meanwhile
+        self._end_talk()  # in case it has failed in the meantime
 
     # ---- the gather thread ----
 

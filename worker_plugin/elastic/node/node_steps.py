@@ -1,4 +1,4 @@
-"""The checkpoints of a worker that is a node: its first rank does them, and tells the others what came of it."""
+"""The checkpoints of a worker that is a node: its first rank performs them, and sends the results to the others."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from worker_plugin.elastic.steps import OnChange, Steps
 
 
 class NodeSteps:
-    """What `Steps` is for a worker of one process. For the thread that trains.
+    """Counterpart of `Steps` for a worker that is a node. For the training thread.
 
     Args:
         rank: this rank's communicator.
-        steps: of the worker, on its first rank.
-        on_change: called on the other ranks when other workers take part; `steps` calls them on the first.
+        steps: the worker's; set on its first rank only.
+        on_change: called on the other ranks when the set of workers changes; `steps` calls them on the first.
     """
 
     def __init__(self, rank: NodeRank, steps: Steps | None, on_change: Sequence[OnChange]) -> None:
@@ -28,10 +28,10 @@ class NodeSteps:
         self.ranks: tuple[int, ...] = ()
 
     def agree(self, own: bool) -> bool:
-        """Return what the first rank says, on all ranks of the node; all of them call it.
+        """Return the first rank's value on all ranks of the node; all of them call this.
 
         Raises:
-            ReductionError: as `NodeRank.tell`.
+            ReductionError: as for `NodeRank.tell`.
         """
         message = torch.tensor([own], dtype=torch.uint8)
         self._rank.tell(message).wait()
@@ -41,7 +41,7 @@ class NodeSteps:
         """Return when a step may begin; see `Steps.sync`.
 
         Raises:
-            ReductionError: as `NodeRank.tell`; or this worker cannot take part, or the job has failed.
+            ReductionError: as for `NodeRank.tell`; or this worker cannot take part, or the job has failed.
         """
         try:
             if self._steps is None:

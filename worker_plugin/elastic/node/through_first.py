@@ -1,4 +1,4 @@
-"""A worker that is a node: its first rank gets the fold of all ranks as a whole, and gives them the result."""
+"""A worker that is a node: its first rank gets the whole fold of all ranks, and gives them the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_plugin.hierarchy.local_group import LocalGroup
 
 
 class ExchangeThroughFirst(Exchange):
-    """An `Exchange` of which only the first rank takes something over the network."""
+    """An `Exchange` in which only the first rank sends and receives over the network."""
 
     def scatter(self, group: LocalGroup, submission: Submission) -> Share:
         """Do what `Exchange.scatter` does, and give the first rank all shards."""

@@ -1,4 +1,4 @@
-"""What the driver has to do, in the order of the list. It makes no decisions of its own."""
+"""Actions for the driver, which performs them in list order and makes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(slots=True, unsafe_hash=True)
 class PushChunk:
-    """Send the contribution's bytes [start, stop), as the layout counts them, as a Push."""
+    """Send the contribution's bytes [start, stop), as counted by the layout, as a Push."""
 
     link: int
     epoch: int
@@ -38,16 +38,15 @@ class PushChunk:
     held: int
     start: int
     stop: int
-    #: Whether this rank still needs the chunk's result. In a new epoch results come again that are
-    #: here already.
+    #: Whether this rank still needs the chunk's result. A new epoch sends results again that have already arrived.
     is_awaited: bool
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Store:
-    """See to it that the payload is in the result memory of `seq`, as its bytes [start, stop).
+    """Ensure that the payload is in the result memory of `seq`, as its bytes [start, stop).
 
-    A stream may have received it there; then there is nothing to do.
+    A stream may have received it there already, in which case there is nothing to do.
     """
 
     seq: int
@@ -58,10 +57,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Receive what still comes on `link` elsewhere than in the memory of results: its epoch is over.
+    """Keep further data on `link` out of the memory of results, because its epoch is over.
 
-    The new epoch brings the same bytes from somewhere else. What still comes here may be damaged,
-    and nobody would look at its checksum.
+    The new epoch brings the same bytes from elsewhere. Data that still arrives here may be damaged, and its checksum
+    would not be verified.
     """
 
     link: int
@@ -69,21 +68,21 @@ class Divert:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The result of `seq` is whole: complete its future."""
+    """Complete the future of `seq`, whose result is whole."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """No reducer will need the contribution of `seq` again: free it."""
+    """Free the contribution of `seq`, which no reducer will need again."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """End a link's stream after what was sent."""
+    """End a link's stream once everything queued has been sent."""
 
     link: int
 
@@ -98,31 +97,31 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The communicator has failed: every future that is not delivered, and every later collective, gets this error."""
+    """Fail the communicator: every undelivered future, and every later collective, gets this error."""
 
     error: ReductionError
-    #: Whether it also ends with that. Otherwise it goes on until the others have heard; `Closed`
+    #: Whether the communicator also ends here. Otherwise it continues until the others have been told; `Closed`
     #: follows.
     is_over: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """No reducer is left: agree with the other ranks on one that rank 0 starts. `FellBack` or `NoFallback` follows."""
+    """No reducer is left: agree with the other ranks on one started by rank 0. `FellBack` or `NoFallback` follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Ask again which reducers there are. `Found` follows, or nothing."""
+    """Look up the reducers again. `Found` follows, or nothing."""
 
-    #: Whether to ask all sources. Otherwise a reducer is gone whose address may have changed, and only DNS
-    #: names are looked up.
+    #: Whether to query all sources. Otherwise a reducer is gone whose address may have changed, and only DNS names are
+    #: looked up.
     everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The first epoch has started: all ranks are there, at all of its reducers."""
+    """The first epoch has started: all ranks have joined at all of its reducers."""
 
     #: Addresses of the reducers.
     reducers: tuple[str, ...]
@@ -130,7 +129,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Nothing more will come: stop after what was sent."""
+    """Nothing more will follow: stop once everything queued has been sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """The present epoch as a rank sees it: its configuration, the Hellos, the pushes, and what may be forgotten.
 
 event              what follows
-new configuration  stop pushing, and receiving into results' memory; Hello to every member whose stream stands,
-                   or comes to stand
-Start              push again everything from its minimum on, then go on with new collectives
+new configuration  stop pushing, and receiving into results' memory; send Hello to every member once its stream is up
+Start              push again everything from its minimum on, then continue with new collectives
 Result             must answer the oldest push on that link; store, deliver, acknowledge
-minimum            forget contributions that everybody is done with, while all members have started
+minimum            forget contributions that every rank is done with, while all members have started
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ class Epochs:
 
     Args:
         rank: this rank.
-        instance: of the job's life, empty while it is not known.
+        instance: of the job's life; empty while unknown.
         roster: its links.
         window: its collectives.
-        actions: those of the core; what follows is added to them.
-        target: the latency that the credit is adapted to; None leaves the credit at what was
-            granted.
-        host: on which this rank runs, as `Place` has it.
+        actions: the core's list, which resulting actions are appended to.
+        target: the latency that the credit is adapted to; None keeps the credit at the granted value.
+        host: the host of this rank, as in `Place`.
     """
 
     def __init__(
@@ -51,29 +49,29 @@ class Epochs:
         self._rank = rank
         self._target = target
         self._host = host
-        #: Keeps the present epoch's lanes together; None before the first epoch.
+        #: Keeps the present epoch's lanes in step; None before the first epoch.
         self._convoy: Convoy | None = None
         self.instance = instance
         self.roster = roster
         self.window = window
         self.configuration: Configuration | None = None
-        #: How often a configuration had other members, or other shares, than the one before.
+        #: Number of configurations whose members or shares differed from the previous ones.
         self.resharded = 0
-        #: Since when a stream of this epoch is known to have broken; None while all stand.
+        #: Since when a stream of this epoch has been known to be broken; None while all are up.
         self.broken_since: float | None = None
-        #: Since when this epoch has waited for a Start of all its members; None once all have come.
+        #: Since when this epoch has been waiting for Start from all its members; None once all have arrived.
         self.unstarted_since: float | None = None
-        #: When to acknowledge without a push.
+        #: When to acknowledge if no push does it before.
         self.ack_due: float | None = None
 
     @property
     def number(self) -> int:
-        """The present epoch, 0 before the first."""
+        """The present epoch, or 0 before the first."""
         return 0 if self.configuration is None else self.configuration.epoch
 
     @property
     def size(self) -> int:
-        """How many reducers are members of the present epoch, 0 before the first."""
+        """Number of reducers that are members of the present epoch, or 0 before the first."""
         return 0 if self.configuration is None else len(self.configuration.members)
 
     @property
@@ -82,7 +80,7 @@ class Epochs:
         return self._has_started and self.broken_since is None
 
     def enter(self, configuration: Configuration, now: float) -> None:
-        """Stop pushing, take the configuration, say Hello to all its members."""
+        """Stop pushing, adopt the configuration, and send Hello to all its members."""
         if self.instance and configuration.instance != self.instance:
             raise StaleInstance("a configuration of another life of this job arrived")
         self.instance = configuration.instance
@@ -108,10 +106,11 @@ class Epochs:
         return len(hosts) > 1 and self._host in hosts - {b""}
 
     def greet(self, link: Link) -> None:
-        """Say Hello if the link is a member: in a new epoch, or on a new stream.
+        """Send Hello if the link is a member: in a new epoch, or on a new stream.
 
-        On a new stream it counts only if the epoch has not started there. If it has, pushes on the
-        old stream may be lost, and rank 0, which sees the loss as well, makes a new epoch.
+        On a new stream the Hello counts only if the epoch has not started there. If it has, pushes on the old stream
+        may be
+        lost, and rank 0, which also sees the loss, creates a new epoch.
         """
         if self.configuration is None or not link.is_up or not self.is_member(link):
             return
@@ -120,7 +119,7 @@ class Epochs:
         self._actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
     def leave(self, link: Link, now: float) -> None:
-        """Hang up on a draining reducer that is not a member: it waits for us to leave. Dialling it goes on."""
+        """Disconnect from a draining reducer that is not a member and waits for us to leave. Dialling continues."""
         if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
             self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)
             self._actions.append(Shut(link.id))
@@ -135,14 +134,14 @@ class Epochs:
             self.broken_since = now
 
     def on_start(self, link: Link, epoch: int, minimum: int, now: float) -> None:
-        """Take a Start: the member asks for all collectives from `minimum` on.
+        """Process a Start: the member asks for all collectives from `minimum` on.
 
         Raises:
             OutOfOrder: the member may not ask for that.
         """
         configuration = self.configuration
         if configuration is None or epoch != configuration.epoch:
-            return  # it is of an epoch that this rank has left
+            return  # it belongs to an epoch that this rank has left
         index = configuration.index_of(link.incarnation)
         if index is None or link.hello_epoch != epoch or link.lane is not None:
             raise OutOfOrder(f"{link.address} started epoch {epoch} without this rank's Hello, or twice")
@@ -163,15 +162,15 @@ class Epochs:
         self.on_minimum(minimum)
 
     def on_result(self, link: Link, result: Result, now: float) -> None:
-        """Take a chunk's result: store it, deliver, acknowledge, and push what the credit then allows.
+        """Process a chunk's result: store it, deliver, acknowledge, and push what the credit then allows.
 
         Raises:
-            OutOfOrder: it is not the result that must come next.
+            OutOfOrder: it is not the next expected result.
         """
         if self.configuration is None or result.epoch != self.configuration.epoch:
-            return  # it is of an epoch that this rank has left; the new one brings it again
+            return  # it belongs to an epoch that this rank has left; the new one sends it again
         lane, convoy = link.lane, self._convoy
-        assert convoy is not None  # it comes with the configuration
+        assert convoy is not None  # it is created with the configuration
         holds_up = lane is not None and convoy.holds_up(lane)
         push = None if lane is None else lane.on_result(result.seq, result.chunk, now)
         if push is None:
@@ -200,16 +199,16 @@ class Epochs:
         self.on_minimum(result.minimum)
 
     def on_minimum(self, minimum: int) -> None:
-        """Record that every rank holds all collectives below `minimum`, and release what nobody can ask for."""
+        """Record that every rank holds all collectives below `minimum`, and release what no reducer can ask for."""
         self.window.minimum = max(self.window.minimum, min(minimum, self.window.held))
         if self.window.released < self.window.minimum:
             self._release()
 
     def push_all(self, now: float, *, triggered_at: float | None = None) -> None:
-        """Push what every link's credit allows, a chunk to each in turn.
+        """Push what every link's credit allows, one chunk to each link in turn.
 
-        Every rank begins at another member. If all began at the first one, its link would get the
-        data of n links at once and drop most of it (incast).
+        Each rank begins at a different member. If all began at the first one, its link would get the data of n links
+        simultaneously and drop most of it (incast).
         """
         self._update_convoy()
         links = [link for link in self.roster if link.lane is not None]
@@ -252,7 +251,7 @@ class Epochs:
         return True
 
     def _update_convoy(self) -> None:
-        """Record where all lanes are."""
+        """Record the positions of all lanes."""
         if self._convoy is None or not self._convoy.is_needed:
             return
         lanes = [link.lane for link in self.roster if link.lane is not None]
@@ -261,7 +260,7 @@ class Epochs:
         self._convoy.update(lanes)
 
     def acknowledge(self) -> None:
-        """Tell every member what this rank holds, unless a push has told it already."""
+        """Tell every member what this rank holds, unless a push has already done so."""
         self.ack_due = None
         for link in self.roster:
             if link.lane is not None and link.acked < self.window.held:
@@ -269,7 +268,7 @@ class Epochs:
                 self._actions.append(Send(link.id, Ack(self.window.held)))
 
     def _release(self) -> None:
-        """Release contributions, but only while every member has started the epoch and has got this rank's pushes."""
+        """Release contributions, but only while every member has started the epoch and received this rank's pushes."""
         if self._has_started:
             bound = min(link.lane.seq for link in self.roster if link.lane is not None)
             self._actions += [Release(seq) for seq in self.window.release(bound)]

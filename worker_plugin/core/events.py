@@ -20,7 +20,7 @@ class Issued:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Received:
-    """A frame that is valid by itself arrived on a link's present stream."""
+    """A valid frame arrived on a link's present stream."""
 
     link: int
     frame: ReducerFrame
@@ -36,7 +36,7 @@ class StreamLost:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """Something failed in this process; the communicator cannot go on."""
+    """Something failed in this process; the communicator cannot continue."""
 
     error: ReductionError
 
@@ -57,14 +57,14 @@ class NoFallback:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The addresses that DNS names, files and pools name now, after `LookUp`."""
+    """The addresses that DNS names, files and pools currently give, after `LookUp`."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The user waits for the first epoch to start, although nothing is issued yet. `Began` or `Fail` follows."""
+    """The user waits for the first epoch to start although nothing has been issued yet. `Began` or `Fail` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,17 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nobody can issue any more: leave once all collectives are done."""
+    """No more can be issued: leave once all collectives are done."""
 
-    #: How many were issued. Some may not have come here yet, because they are copied from a GPU.
+    #: Number of collectives issued. Some may not have arrived here yet, because they are being copied from a GPU.
     issued: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. It comes every few tens of milliseconds; the first one starts dialling."""
+    """Time has passed. Arrives every few tens of milliseconds; the first one starts dialling."""
 
-    #: What each link's data connection has sent so far, where that is known, if `RankCore.wants_sent`.
+    #: Data sent so far by each link's data connection, where known, if `RankCore.wants_sent`.
     sent: Mapping[int, Sent] = field(default_factory=dict, hash=False)
 
 

@@ -1,4 +1,4 @@
-"""Who a rank is, and the settings that the protocol needs."""
+"""The identity of a rank, and the settings that the protocol needs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from worker_plugin.core.flow.credit import TCP, PlaneTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Of one rank; fixed for the communicator's life."""
+    """Identity of one rank; fixed for the communicator's life."""
 
     job: str
-    #: Tells the process groups of one job apart; "" is the group of all ranks.
+    #: Distinguishes the process groups of one job; "" is the group of all ranks.
     group: str = ""
-    #: Random, 16 bytes, on rank 0. Empty on the others, which learn it from the first
-    #: configuration.
+    #: Random, 16 bytes, on rank 0. Empty on the other ranks, which learn it from the first configuration.
     instance: bytes
     nonce: bytes
     host: str
     rank: int
     world_size: int
-    #: None: begin with the target's, and let `Grid` choose.
+    #: None: begin with the target's value, and let `Grid` choose.
     chunk_bytes: int | None
-    #: None: up to what reducers grant by default, adapted all the time.
+    #: None: up to the default grant of reducers, continuously adapted.
     credit_bytes: int | None
     target: PlaneTarget = TCP
     timeout_s: float
@@ -46,12 +45,12 @@ class Identity:
     life_port: int = 0
     #: Whether streams move to the data ports of reducers that have one.
     uses_data_ports: bool = False
-    #: How many processes this rank stands for: each contribution is the sum of theirs.
+    #: Number of processes that this rank represents: each contribution is the sum of theirs.
     local_size: int = 1
-    #: Whether the job goes on where another job of its ranks has ended. Then a reducer that is not there
-    #: now is not waited for before the first epoch; it takes part when it comes.
+    #: Whether the job continues an ended job of its ranks. If so, a reducer that is absent now is not waited for before
+    #: the first epoch; it takes part once it appears.
     goes_on: bool = False
-    #: The reducers that this rank was told of, if the ranks have no store to agree on them.
+    #: The reducers that this rank was given, if the ranks have no store to agree on them.
     named: NamedReducers | None = None
     #: See `Join.run`.
     run: str = ""

@@ -1,6 +1,7 @@
-"""What rank 0 has all ranks do: which reducers take part, how large chunks are, and whom all of them dial.
+"""Rank 0's decisions for all ranks: which reducers take part, how large chunks are, and which reducers to dial.
 
-Each is a configuration with a new epoch. When reducers come or go, membership/judge.py says with which of them.
+Each decision is a configuration with a new epoch. membership/judge.py decides which reducers are in it when reducers
+join or leave.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from worker_plugin.core.membership.weights import said_rate, weights
 from worker_plugin.core.window import Window
 from worker_plugin.core.words import reducers_text
 
-#: How long to wait for a pause in which all ranks have all results before the grid changes all the same, in seconds. A
-#: job may have no such pause.
+#: How long to wait for a pause in which all ranks have all results before the grid changes anyway, in seconds. A job
+#: may have no such pause.
 REGRID_S = 1.0
 _INFO, _WARNING = 20, 30
 
 
 class Leader:
-    """The part of the core that only rank 0 has.
+    """The part of the core that exists only on rank 0.
 
     Args:
         identity: this rank.
-        roster: the reducers that it knows.
+        roster: the reducers that this rank knows.
         window: the collectives.
         epochs: the membership that it reconfigures.
         pacing: the rate at which it begins to push.
@@ -57,30 +58,30 @@ class Leader:
         self._pacing = pacing
         self._actions = actions
         self.grid = Grid(identity.chunk_bytes, identity.target)
-        #: When the grid changes though other ranks may lack results; None while no change waits for them.
+        #: When the grid changes even if other ranks lack results; None while no change is pending.
         self._regrid_at: float | None = None
         #: Whether the latest epoch began without reducers that the job was given or has had.
         self._lacks_some = False
-        #: How many members there were before some were lacking.
+        #: Number of members before some were missing.
         self._whole = 0
 
     def configure(self, willing: Sequence[Link], reason: str, *, lacks_some: bool, now: float) -> None:
-        """Make a new epoch with these reducers, or as many of them as there may be."""
+        """Make a new epoch with these reducers, or with as many of them as an epoch may have."""
         epoch = self._epochs.number + 1
         links = fair_choice(willing, MEMBERS_MAX)
-        # `judge` has chosen those with a share among all that are there. Among themselves one may have
-        # none, if the rates of some links are not known; it would be chosen again and again.
+        # `judge` has chosen the reducers with a share among all that are available. On their own, one of them may get
+        # none if the rates of some links are unknown; it would be chosen again and again.
         members = tuple(
             Member(link.address, link.incarnation, max(weight, 1))
             for link, weight in zip(links, weights(links), strict=True)
         )
         lacks_some |= len(links) < len(willing)
         if not self._lacks_some:
-            # At first it is not known how many lack, but that at least one does.
+            # At first it is only known that at least one is missing, not how many.
             self._whole = self._epochs.size or len(links) + lacks_some
         elif len(links) < self._whole:
             lacks_some = True
-        # Whoever was told that something is missing is told when it is back.
+        # If the user was told that something is missing, the user is also told when it is back.
         is_news = lacks_some or self._lacks_some or self._epochs.broken_since is not None
         level, self._lacks_some = _WARNING if is_news else _INFO, lacks_some
         of_all = f" of {len(willing)} processes" if len(links) < len(willing) else ""
@@ -95,9 +96,9 @@ class Leader:
         self._epochs.enter(Configuration(self._epochs.instance, epoch, size, members, checksums, added), now)
 
     def tune(self, now: float) -> None:
-        """Perhaps choose another grid, between collectives.
+        """Change the grid between collectives, if another one is better.
 
-        That waits until all ranks have all results: those that one of them lacks, all ranks push for again.
+        The change waits until all ranks have all results, because all ranks push again for every missing result.
         """
         configuration = self._epochs.configuration
         can_change = self._window.is_idle and self._epochs.is_calm and not self.grid.is_settled
@@ -120,9 +121,10 @@ class Leader:
         self._epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
     def announce(self, now: float) -> None:
-        """Between collectives, tell the others which reducers this rank has found, so that they dial them too.
+        """Between collectives, tell the other ranks which reducers this rank has found, so that they dial them too.
 
-        Without such a pause it tells them after `link.PATIENCE_S`. When all ranks are there, `judge` takes them in.
+        Without such a pause it tells them after `link.PATIENCE_S`. Once all ranks are there, `judge` admits the
+        reducers.
         """
         configuration = self._epochs.configuration
         if configuration is None or not self._epochs.is_calm:
@@ -146,10 +148,9 @@ class Leader:
         return can_move and own != b"" and all(place.host == own for place in places)
 
     def _chunk_bytes(self, links: Iterable[Link]) -> int:
-        """Return the grid that is wanted, or the largest that fits into the credit of these links.
+        """Return the desired grid, or the largest one that fits into the credit of these links.
 
-        The first rank that joins a reducer asks for the credit, and may have asked for less than
-        this one would.
+        The first rank that joins a reducer asks for the credit, and may have asked for less than this rank would.
         """
         least = min(link.credit_bytes for link in links)
         return min(self.grid.chunk_bytes, max(least // CHUNK_BYTES_MULTIPLE, 1) * CHUNK_BYTES_MULTIPLE)

@@ -12,20 +12,20 @@ from reduction.model import NOWHERE, Peer, Peers, Place, Presence, Waiting, Welc
 from worker_plugin.core.flow.credit import Credit
 from worker_plugin.core.flow.lane import Lane
 
-#: Pause before the n-th dial in a row, in seconds; the last one repeats. A supervisor has a killed
-#: reducer back within a second, and if it is the only one the job waits for this dial. Later pauses
-#: are a fraction of the time that has passed already.
+#: Pause before the n-th consecutive dial, in seconds; the last one repeats. A supervisor restarts a killed reducer
+#: within a second, and if it is the only one, the job waits for this dial. Later pauses are a fraction of the time
+#: already elapsed.
 REDIAL_S = (0.0, 0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0)
 
-#: How long a reducer that is there waits for a moment without collectives, in which it is taken in at no cost. After
-#: that it is taken in all the same, and what is under way is pushed again: there are jobs without such moments.
+#: How long an available reducer waits for a moment without collectives, in which it can be admitted at no cost. After
+#: that it is admitted anyway, and what is under way is pushed again, because some jobs have no such moments.
 PATIENCE_S = 10.0
 
 
 class LinkPhase(enum.Enum):
     """What a link is doing."""
 
-    DOWN = "down"  # waits for its next dial
+    DOWN = "down"  # waiting for its next dial
     OPENING = "opening"  # Join sent
     UP = "up"  # Welcome received
     RETIRED = "retired"  # another link leads to the same reducer
@@ -40,40 +40,39 @@ class Link:
     phase: LinkPhase = LinkPhase.DOWN
     #: The link whose Welcome named this one as a sibling.
     parent: int | None = None
-    #: Whether the address came from a DNS name, a file or a pool. Another process may get this address, and
-    #: this reducer another one.
+    #: Whether the address came from a DNS name, a file or a pool. The address may later belong to another process, and
+    #: this reducer may get another address.
     is_looked_up: bool = False
     #: Whether the address was named after the start.
     is_added: bool = False
-    #: Whether rank 0 has told this one of the address, in a configuration.
+    #: Whether rank 0 announced the address to this rank in a configuration.
     is_announced: bool = False
     #: Whether it leads to the reducer that rank 0 started because no other was left.
     is_fallback: bool = False
     dials: int = 0
     dial_at: float = 0.0
-    #: Why it is down, or was refused.
+    #: The reason why it is down or was refused.
     error: ReductionError | None = None
-    #: Whether the last dial found that nobody listens there.
+    #: Whether the last dial found nothing listening there.
     is_absent: bool = False
-    #: Since when every Join was refused because the job's name is busy.
+    #: Since when every Join has been refused because the job's name is busy.
     busy_since: float | None = None
     incarnation: bytes = b""
     credit_bytes: int = 0
     #: The credit of the last epoch in which the reducer was a member.
     credit_before: Credit | None = None
-    #: Where the reducer runs.
+    #: The reducer's location.
     place: Place = NOWHERE
     #: Whether the reducer offers its data port.
     has_data_port: bool = False
-    #: Whether the reducer, unless it is a member, stands by: it is ready, and gets no share now.
+    #: Whether the reducer, if it is not a member, is on standby: ready, but without a share for now.
     is_spare: bool = False
     up_since: float = 0.0
-    #: What the reducer has reported of each rank. Rank 0 gets reports of all ranks, the others of
-    #: few.
+    #: The reducer's last report of each rank. Rank 0 gets reports of all ranks, the other ranks of few.
     peers: dict[int, Peer] = field(default_factory=dict)
     #: The ranks that have a stream there.
     present: set[int] = field(default_factory=set)
-    #: Since when each rank that has no stream any more was reported lost.
+    #: Since when each rank that no longer has a stream has been reported lost.
     lost_since: dict[int, float] = field(default_factory=dict)
     #: Ranks that said Goodbye there.
     left: dict[int, Peer] = field(default_factory=dict)
@@ -82,26 +81,26 @@ class Link:
     is_draining: bool = False
     #: The last epoch in which this rank said Hello on the present stream.
     hello_epoch: int = 0
-    #: The lowest rate that the reducer has told of; infinite: no limit is known.
+    #: The lowest rate that the reducer has reported; infinite: no limit is known.
     rate: float = math.inf
-    #: The rate that the reducer was told on the present stream.
+    #: The rate reported to the reducer on the present stream.
     told_rate: float = math.inf
     #: Whether the present stream is paced.
     is_paced: bool = False
-    #: The pushes of the epoch; None before its Start and after its end or the stream's.
+    #: The pushes of the epoch; None before its Start and after the end of the epoch or of the stream.
     lane: Lane | None = None
-    #: How many collectives this rank has told the reducer that it holds.
+    #: Number of collectives that this rank has acknowledged to the reducer as held.
     acked: int = 0
-    #: The reducer's latest report of the ranks that it waits for.
+    #: The reducer's latest report of the ranks it is waiting for.
     waiting: Waiting | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether a stream stands and was welcomed."""
+        """Whether a stream is open and was welcomed."""
         return self.phase is LinkPhase.UP
 
     def has_waited(self, now: float) -> bool:
-        """Whether a reducer that is up need not wait any longer for a moment without collectives."""
+        """Whether a reducer that is up no longer needs to wait for a moment without collectives."""
         return now >= self.up_since + PATIENCE_S
 
     def open(self) -> None:
@@ -110,7 +109,7 @@ class Link:
         self.dials += 1
 
     def on_welcome(self, welcome: Welcome, now: float) -> None:
-        """The Join was accepted."""
+        """Record that the Join was accepted."""
         self.phase = LinkPhase.UP
         self.incarnation = welcome.incarnation
         self.hello_epoch = 0
@@ -128,11 +127,11 @@ class Link:
 
     @property
     def reason(self) -> str:
-        """Why it is not up, as far as that is known; without the address, with which such errors begin."""
+        """Why it is not up, if known. The address, with which such errors begin, is removed."""
         return str(self.error or "no answer").removeprefix(f"{self.address}: ")
 
     def down(self, error: ReductionError | None, now: float) -> None:
-        """The stream ended; the next dial is set."""
+        """Record that the stream ended, and schedule the next dial."""
         self.phase = LinkPhase.DOWN
         self.error = error or self.error
         self.is_absent = isinstance(error, ReducerAbsent)
@@ -148,18 +147,18 @@ class Link:
         self.waiting = None
 
     def leave_lane(self) -> None:
-        """Stop pushing in the present epoch, and remember what is known of the path."""
+        """Stop pushing in the present epoch, and remember what was learned about the path."""
         if self.lane is not None:
             self.credit_before = self.lane.credit
         self.lane = None
 
     @property
     def is_full(self) -> bool:
-        """Whether all ranks that were reported there have a stream there now."""
+        """Whether all ranks reported there currently have a stream there."""
         return self.has_news and len(self.present) == len(self.peers)
 
     def see(self, news: Peers, now: float) -> set[int]:
-        """Take a report; return the ranks whose streams have broken since the last one."""
+        """Process a report; return the ranks whose streams have broken since the last one."""
         self.has_news = True
         self.is_draining = news.draining
         return {peer.rank for peer in news.peers if self._note(peer, now)}
@@ -190,9 +189,9 @@ class Link:
         return next(iter(self.left.values()), None)
 
     def sees(self, rank: int) -> bool:
-        """Whether the rank has a stream there."""
+        """Return whether the rank has a stream there."""
         return rank in self.present
 
     def sees_all(self, world_size: int) -> bool:
-        """Whether the stream stands and every rank has one there too."""
+        """Return whether the stream is open and every rank has one there too."""
         return self.is_up and len(self.present) >= world_size and self.present.issuperset(range(world_size))

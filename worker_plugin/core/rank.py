@@ -2,32 +2,32 @@
 
 This module is the table of its states and events, so it is longer than others.
 
-state     what it means                                        left by
+state     meaning                                              left by
 open      collectives may be issued                            Close; Leave, once all are done; an error
 closing   all results are here; others may still need us       the minimum covers all; a peer left; time
 failing   this rank has failed, and no other knows it yet      all ranks are there and learn it; time
 closed    Goodbye was sent                                     -
 failed    an error ended it; all reducers were told            -
 
-While failing, a rank dials and joins as ever, but takes no part in epochs. The others wait for it,
-and learn why it fails when the first epoch would begin, or when a reducer is back.
+While failing, a rank dials and joins as usual, but takes no part in epochs. The others wait for it, and
+learn the reason when the first epoch would begin, or when a reducer is back.
 
 event                  what follows
 Welcome                Hello, if the reducer is a member (epochs.py)
 Peers                  the ranks that this reducer sees: input of `judge` (membership/judge.py)
-Waiting                the ranks that it waits for: for warnings and timeouts (waiting/stalls.py)
-Configure (newer)      enter the epoch (epochs.py); dial what rank 0 has found (roster.py)
+Waiting                the ranks it waits for: for warnings and timeouts (waiting/stalls.py)
+Configure (newer)      enter the epoch (epochs.py); dial the reducers that rank 0 has found (roster.py)
 Start, Result, Minimum see epochs.py; Began when the first epoch has all of its Starts
-Abort, on a live link  fail with that error, and tell the other reducers; data was damaged: stream lost
+Abort, on a live link  fail with that error, and tell the other reducers; for damaged data: stream lost
 Abort, on a Join       dial again or fail (roster.py); the same if TLS or a proxy refuses it
 stream lost            dial again; a member's stream is a reason for a new epoch
 Tick                   dial, judge, acknowledge, time out; rank 0 may change the grid (leader.py)
-FellBack               dial the reducer that rank 0 has started, because none was left
-Found                  dial the addresses that are named now (roster.py); rank 0 tells the others, once it is there
+FellBack               dial the reducer that rank 0 started because none was left
+Found                  dial the addresses found now (roster.py); rank 0 tells the others, once a reducer is there
 NoFallback             fail, unless a reducer is back or nothing is in flight
-Broke                  fail with that error, and tell the reducers; failing, if nobody could be told
+Broke                  fail with that error, and tell the reducers; failing, if no other rank could be told
 Connect                wait for the first epoch as if a collective were in flight
-Close                  fail what is in flight; wait until nobody needs this rank, then Goodbye
+Close                  fail what is in flight; wait until no rank needs this one, then send Goodbye
 Leave                  once nothing is in flight, the same as Close
 """
 
@@ -116,18 +116,18 @@ class State(enum.Enum):
 
 
 class RankCore:
-    """The whole state of a rank's protocol. The actions of each event are to be performed in their order.
+    """The complete protocol state of a rank. The actions of each event must be performed in order.
 
     Args:
-        identity: who this rank is.
+        identity: this rank's.
         addresses: of the reducers.
-        looked_up: those of the addresses that may be others later.
+        looked_up: the addresses that may change later.
     """
 
     def __init__(self, identity: Identity, addresses: Iterable[str], looked_up: Collection[str] = ()) -> None:
         self.identity = identity
-        #: What follows from the present event. All parts of the core add to this very list, so it must
-        #: never be replaced by another one.
+        #: The actions that follow from the present event. All parts of the core append to this very list, so it must
+        #: never be replaced.
         self._actions: list[Action] = []
         self.roster = Roster(addresses, self._actions, looked_up)
         self.window = Window()
@@ -145,7 +145,7 @@ class RankCore:
         self.error: ReductionError | None = None
         self.started_at: float | None = None
         self.close_due: float | None = None
-        #: How many collectives were issued, if no more can be; None as long as more can be.
+        #: Number of issued collectives once no more can be issued; None until then.
         self.last_issued: int | None = None
         self.has_fallen_back = self.awaits_fallback = False
         #: Whether the first epoch has started.
@@ -153,12 +153,12 @@ class RankCore:
         #: Whether the user waits for the first epoch to start.
         self.is_awaited = False
         self.pacing = Pacing()
-        #: On rank 0.
+        #: Set on rank 0 only.
         self.leader: Leader | None = None
         if identity.rank == 0:
             parts = self.roster, self.window, self.epochs, self.pacing
             self.leader = Leader(identity, *parts, self._actions)
-        #: Whether anything was in flight at the last tick, or has begun since.
+        #: Whether anything was in flight at the last tick, or has started since.
         self._was_busy = False
         self.patience = Patience(identity.stall_warn_s, self._actions)
         self.stalls = Stalls(
@@ -177,11 +177,11 @@ class RankCore:
 
     @property
     def wants_sent(self) -> bool:
-        """Whether the next `Tick` should say what was sent, which costs system calls."""
+        """Whether the next `Tick` should report the data sent, which costs system calls."""
         return self._was_busy or not self.window.is_idle
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
+        """Handle one event at time `now` (seconds, monotonic). Never raises, whatever a peer sent."""
         if self.state in (State.CLOSED, State.FAILED):
             return [Closed()] if isinstance(event, Close) and self.state is State.FAILED else []
         self._actions.clear()  # a bug may have interrupted the last event
@@ -211,7 +211,7 @@ class RankCore:
                 self._fallback_answered(now)
             case NoFallback(error):
                 self._fallback_answered(now)
-                if self.roster.up:  # one came back, perhaps before rank 0 looked: there may be a next time
+                if self.roster.up:  # one came back, perhaps before rank 0 looked, so there may be a next time
                     self.has_fallen_back = False
                 elif not self.window.is_idle:
                     raise error
@@ -228,7 +228,7 @@ class RankCore:
                 self._on_tick(sent, now)
 
     def _dispatch_failing(self, event: Event, now: float) -> None:
-        """Take an event while failing: only what is necessary to tell the other ranks."""
+        """Handle an event while failing, only as far as necessary to tell the other ranks."""
         assert self.error is not None
         assert self.close_due is not None
         are_there = False
@@ -247,7 +247,7 @@ class RankCore:
             self._fail(self.error)
 
     def _meets_others(self, link: Link, frame: object, now: float) -> bool:
-        """Take a frame while failing; return whether it shows that all ranks are there, or know the error already."""
+        """Handle a frame while failing; return whether it shows that all ranks are there, or already know the error."""
         match frame:
             case Welcome() if link.phase is LinkPhase.OPENING:
                 self.roster.on_welcome(link, frame, now)
@@ -261,8 +261,8 @@ class RankCore:
     # ---- the user's side ----
 
     def _on_broke(self, error: ReductionError, now: float) -> None:
-        """Fail at once if the others can be told why; before the first epoch not all of them are there."""
-        if self.state is State.CLOSING:  # all results are here, and nothing of the user's is lost
+        """Fail immediately if the others can be told why. Before the first epoch not all of them are there."""
+        if self.state is State.CLOSING:  # all results are here, and none of the user's data is lost
             self._leave()
             return
         if self.epochs.number and self.roster.up:
@@ -302,12 +302,12 @@ class RankCore:
         self._leave_if_done(now)
 
     def _close_if_idle(self, now: float) -> None:
-        """Begin to close if nobody can issue any more and everything that was issued is done."""
+        """Begin to close if no more can be issued and everything that was issued is done."""
         if self.state is State.OPEN and self.window.held == self.last_issued:
             self._on_close(now)
 
     def _leave_if_done(self, now: float) -> None:
-        """End the closing, if no other rank can need a contribution of this one any more."""
+        """Finish closing if no other rank can still need a contribution of this one."""
         if self.state is not State.CLOSING:
             return
         everybody_done = self.window.minimum >= self.window.issued
@@ -373,7 +373,7 @@ class RankCore:
                 self.epochs.greet(link)
 
     def _on_drain(self, link: Link) -> None:
-        """Rank 0 says that no reducer can take over. If one can, that is a new epoch, whose line says so."""
+        """Have rank 0 report that no reducer can take over. If one can, the log line of the new epoch reports it."""
         others = [other for other in self.roster if other is not link and not other.is_draining]
         can_leave = any(other.sees_all(self.identity.world_size) for other in others)
         ends = self.state is State.CLOSING or self.roster.left is not None
@@ -388,7 +388,7 @@ class RankCore:
 
     def _on_abort(self, link: Link, abort: Abort, now: float) -> None:
         error = from_code(abort.code, abort.message)
-        if isinstance(error, DataCorrupted):  # the next epoch brings it again
+        if isinstance(error, DataCorrupted):  # the next epoch sends it again
             self._on_lost(link, error, now)
             self._actions.append(Shut(link.id))
             return
@@ -400,7 +400,7 @@ class RankCore:
         if link.phase is LinkPhase.RETIRED:
             return
         if isinstance(error, ProtocolError):
-            raise error  # dialling again would bring the same bytes
+            raise error  # dialling again would yield the same bytes
         if isinstance(error, Unauthenticated) and not link.is_up:
             # TLS or a proxy refused us, without an Abort.
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
@@ -427,7 +427,7 @@ class RankCore:
         lacks_some = is_first and waits and self.has_begun and self.identity.on_reducer_loss == "wait"
         if self.roster.wants_look_up(now, may_miss_rank_0=waits and not is_first, lacks_some=lacks_some):
             self._actions.append(LookUp())
-        # Before the first epoch rank 0 would wait for a reducer of which nobody else knows.
+        # Before the first epoch, rank 0 would wait for a reducer that no other rank knows.
         if self.identity.rank == 0 and self.has_begun and self.roster.wants_refresh(now):
             self._actions.append(LookUp(everything=True))
         if self.epochs.ack_due is not None and now >= self.epochs.ack_due:
@@ -451,7 +451,7 @@ class RankCore:
             self.started_at = self.roster.alone_since = now
 
     def _pace(self, sent: Mapping[int, Sent], now: float) -> None:
-        """Push at the rate that the links carry, and tell the reducers how fast that is."""
+        """Push at the rate that the links sustain, and report that rate to the reducers."""
         members = [(link, link.lane.weight) for link in self.roster if link.lane is not None]
         total = sum(weight for _, weight in members)
         own_host = self.identity.place.host
@@ -460,7 +460,7 @@ class RankCore:
         ]
         self.pacing.hear([link.rate for link, _ in members])
         known = [(link.id, share) for link, share in remote if link.id in sent]
-        if known or (sent and self.epochs.is_calm):  # while an epoch begins some members are not known
+        if known or (sent and self.epochs.is_calm):  # while an epoch begins, some members are unknown
             self.pacing.look(
                 {number: sent[number] for number, _ in known}, sum(share for _, share in known), now
             )
@@ -527,7 +527,7 @@ class RankCore:
             case Reconfigure(links, reason, lacks_some) if self.leader is not None:
                 self.leader.configure(links, reason, lacks_some=lacks_some, now=now)
             case Keep() if self.window.is_idle and self.epochs.is_calm:
-                # Reducers that could take part but were not chosen stand by, until something changes.
+                # Reducers that could take part but were not chosen stay on standby until something changes.
                 for link in self.roster.up:
                     link.is_spare = link.sees_all(self.identity.world_size)
             case GiveUp(error) if self.state is not State.CLOSING:
@@ -538,17 +538,17 @@ class RankCore:
                 self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
 
     def _fallback_answered(self, now: float) -> None:
-        """Wait for the fallback, or for what has come back meanwhile, as if the wait for reducers began now."""
+        """Wait for the fallback, or for reducers that have come back, as if the wait for reducers began now."""
         self.awaits_fallback = False
         self.started_at = now
-        if self.roster.alone_since is not None:  # otherwise one has come back meanwhile
+        if self.roster.alone_since is not None:  # otherwise a reducer has come back in the meantime
             self.roster.alone_since = now
         if self.epochs.broken_since is not None:
             self.epochs.broken_since = now
 
     def _fail(self, error: ReductionError) -> None:
-        """End with an error here, and through the reducers everywhere."""
-        if self.state is State.CLOSING:  # all results are here: the others' trouble is not ours
+        """End with an error here, and through the reducers on all ranks."""
+        if self.state is State.CLOSING:  # all results are here, so the others' trouble does not matter
             self.state = State.CLOSED
             self._actions.append(Closed())
             return

@@ -1,12 +1,11 @@
-"""Which collectives this rank has issued, holds the results of, and may forget.
+"""Which collectives this rank has issued, which results it holds, and which collectives it may forget.
 
     0 ........ released ........ minimum ........ held ........ issued
-      forgotten         everybody                 this rank      pushed or
-                        holds it                  holds it       waiting
+      forgotten         all ranks                 this rank      pushed or
+                        hold it                   holds it       waiting
 
-A contribution is kept until every rank is known to hold the result (`minimum`), and this rank has
-pushed it on every link of the epoch. Until then a new epoch may ask for it again (proto/README.md,
-"Release").
+A contribution is kept until every rank is known to hold the result (`minimum`) and this rank has pushed it
+on every link of the epoch. Until then a new epoch may ask for it again (proto/README.md, "Release").
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ class Outstanding:
     """A collective that this rank has issued and not released."""
 
     collective: Collective
-    #: One byte per chunk of the present grid, 1 if its result is here; empty before the first
-    #: epoch. Once the collective is delivered only the length has a meaning.
+    #: One byte per chunk of the present grid, 1 if its result is here; empty before the first epoch. Once the
+    #: collective is delivered, only the length is meaningful.
     here: bytearray
     missing: int
-    #: How many bytes the collectives before it have.
+    #: Total bytes of all earlier collectives.
     offset: int = 0
     is_delivered: bool = False
-    #: When its first chunk was pushed. The collective's timeout counts from here.
+    #: When its first chunk was pushed. The collective's timeout counts from then.
     pushed_at: float | None = None
-    #: When its first chunk was pushed or its latest result came, whichever was later.
+    #: When its first chunk was pushed or its latest result arrived, whichever was later.
     moved_at: float = 0.0
 
 
@@ -61,7 +60,7 @@ class Window:
         self.issued += 1
 
     def regrid(self, chunk_bytes: int) -> None:
-        """Use another grid. Results that are here in part are given up, because the borders of chunks differ."""
+        """Use another grid. Partial results are discarded, because the chunk boundaries differ."""
         if chunk_bytes == self.chunk_bytes:
             return
         self.chunk_bytes = chunk_bytes
@@ -75,14 +74,14 @@ class Window:
             issue.here = bytearray(issue.missing)
 
     def needs(self, seq: int, chunk: int) -> bool:
-        """Whether a chunk's result is missing. In a new epoch results come again that are here already."""
+        """Return whether a chunk's result is missing. A new epoch sends results again that are already here."""
         issue = self.outstanding.get(seq)
         return issue is not None and not issue.is_delivered and not issue.here[chunk]
 
     def take(self, seq: int, chunk: int) -> bool:
-        """Record that the result of a chunk that `needs` it is here; return whether `seq` is whole now.
+        """Record the result of a chunk that `needs` reported missing; return whether `seq` is now complete.
 
-        `held` rises to the first collective that is not whole.
+        `held` advances to the first collective that is not complete.
         """
         issue = self.outstanding[seq]
         issue.here[chunk] = 1

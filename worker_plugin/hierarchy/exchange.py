@@ -1,4 +1,4 @@
-"""Hierarchical mode, inside the node: a tensor's shards are exchanged and folded, and its result put together again."""
+"""Hierarchical mode, inside the node: exchange and fold a tensor's shards, and reassemble its result."""
 
 from __future__ import annotations
 
@@ -21,40 +21,39 @@ from worker_plugin.tensors.futures import Future
 from worker_plugin.tensors.gpu.streams import CudaEvent, side_stream
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: What local ranks compare before they exchange a tensor: seq, op, dtype, dtype on the wire,
-#: whether it is on a GPU, elements and fingerprint. If the sizes differed, Gloo would write behind
-#: the ends of its buffers.
+#: What local ranks compare before they exchange a tensor: seq, op, dtype, dtype on the wire, whether it is on a GPU,
+#: elements and fingerprint. If the sizes differed, Gloo would write past the ends of its buffers.
 _HEADER = struct.Struct("<QBBBBxxxxQQ")
 
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A collective that was issued, and is not done."""
+    """A collective that has been issued and is not done."""
 
     seq: int
     request: Request
     future: Future
-    #: After which the tensor may be read; None on the CPU.
+    #: The tensor may be read after this event; None on the CPU.
     ready: CudaEvent | None
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What this rank takes over the network of a collective."""
+    """The part of a collective that this rank sends over the network."""
 
     submission: Submission
     shards: Shards
-    #: What the reducers are asked for: its tensor is the fold of the node's ranks, in the
-    #: accumulation dtype, and later the result. None if another rank of the node asks for this one.
+    #: The request for the reducers. Its tensor is the fold of the node's ranks, in the accumulation dtype, and later
+    #: the result. None if another rank of the node sends this one.
     outgoing: Request | None
-    #: Memory that the fold may lie in.
+    #: Memory that may hold the fold.
     received: torch.Tensor
 
 
 class Exchange:
     """Exchanges tensors between the ranks of a node.
 
-    `scatter` and `gather` are each called by one thread, with a group of its own.
+    `scatter` and `gather` are each called by one thread, with its own group.
     """
 
     def __init__(self, node: Node, wire: WireFormat | None) -> None:
@@ -63,7 +62,7 @@ class Exchange:
         self._pool = ArenaPool()
 
     def scatter(self, group: LocalGroup, submission: Submission) -> Share:
-        """Give every local rank all parts of its shard, and fold this rank's in the order of the local ranks.
+        """Give every local rank all parts of its shard, and fold this rank's parts in the order of the local ranks.
 
         Raises:
             CollectiveMismatch: the local ranks issued different collectives.
@@ -88,7 +87,7 @@ class Exchange:
         return Share(submission, shards, outgoing, received)
 
     def gather(self, group: LocalGroup, share: Share) -> torch.Tensor:
-        """Exchange the results of the shards, and return all of them, for `write`.
+        """Exchange the results of the shards, and return all of them for `write`.
 
         Raises:
             RuntimeError: a connection broke, or the exchange timed out.
@@ -104,7 +103,7 @@ class Exchange:
         return gathered
 
     def write(self, share: Share, gathered: torch.Tensor) -> None:
-        """Write the result into the tensor, and take back the memory of both arguments."""
+        """Write the result into the tensor, and reclaim the memory of both arguments."""
         tensor = share.submission.request.tensor
         with torch.inference_mode(tensor.is_inference()):
             self._put(share, gathered.view(tensor.dtype), flat_of(tensor))
@@ -114,11 +113,11 @@ class Exchange:
         self._give(share.received)
 
     def _put(self, share: Share, gathered: torch.Tensor, flat: torch.Tensor) -> None:
-        """Write what `gather` has returned into the tensor."""
+        """Write what `gather` returned into the tensor."""
         share.shards.unpack(gathered.view(self._node.size, share.shards.most), flat)
 
     def close(self) -> None:
-        """Free the memory that was kept for later collectives."""
+        """Free the memory kept for later collectives."""
         self._pool = ArenaPool()
 
     def _check_header(self, group: LocalGroup, submission: Submission) -> None:
@@ -161,7 +160,7 @@ def _describe(header: bytes) -> str:
 
 @contextlib.contextmanager
 def on_stream(submission: Submission) -> Iterator[None]:
-    """Work on a GPU's tensor on this thread's own stream, after the stream that wrote the tensor. Not run yet."""
+    """Work on a GPU's tensor on this thread's own stream, after the stream that wrote the tensor. Never run so far."""
     if submission.ready is None:
         yield
         return

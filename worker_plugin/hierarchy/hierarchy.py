@@ -1,16 +1,16 @@
-"""Hierarchical mode: a node's ranks reduce among themselves, and the sums go over the network.
+"""Hierarchical mode: a node's ranks reduce among themselves, and only the sums go over the network.
 
     user's thread    numbers the collective and returns
-    scatter thread   once: finds out which ranks are a node. Then, in the order of the collectives: exchanges shards
-                     within the node, and issues what this rank takes over the network on its way out
+    scatter thread   once: finds out which ranks form a node. Then, in the order of the collectives: exchanges shards
+                     within the node, and submits this rank's part to its uplink
     gather thread    in the order of the collectives, whichever completes first: waits for that result, exchanges
                      the results within the node, writes the tensor and completes the future
-    watch thread     learns what happens to the neighbours (watch.py)
+    watch thread     observes the neighbours (watch.py)
 
-The way out is another communicator, which does everything that has to do with reducers, recovery included: each
-rank has its rail (rail.py), or in an elastic job the first rank speaks for all (elastic/node/node_rank.py). If that, a
-rank or an exchange fails, the whole communicator fails with one error: on this rank; on its node by a note; and on
-the other nodes because every rank abandons its own way out with that error.
+The uplink is another communicator, which handles everything that concerns reducers, including recovery. Each rank
+has its rail (rail.py), or in an elastic job the first rank acts for all (elastic/node/node_rank.py). If the uplink, a
+rank or an exchange fails, the whole communicator fails with one error. Its own node learns of the error by a note, and
+the other nodes learn of it because every rank abandons its own uplink with that error.
 """
 
 from __future__ import annotations
@@ -49,46 +49,44 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: How long this rank waits, when an exchange has broken, to learn why from a note or a pidfd, in
-#: seconds.
+#: How long this rank waits after a broken exchange to learn the cause from a note or a pidfd, in seconds.
 CAUSE_S = 1.0
-#: How much longer than `timeout_s` Gloo waits in an exchange, in seconds: CollectiveTimeout, which
-#: says more, comes first.
+#: How much longer than `timeout_s` Gloo waits in an exchange, in seconds. The more informative CollectiveTimeout comes
+#: first.
 SLACK_S = 30.0
 
 
 class _Last:
-    """Follows the last collective in a queue: nobody can issue any more."""
+    """Follows the last collective in a queue: no more can be issued."""
 
 
 class Hierarchy:
-    """A rank's communicator if `local_group` is set. It has another one for the network, which ends with it."""
+    """A rank's communicator if `local_group` is set. It owns another one for the network, which ends with it."""
 
     def __init__(self, config: PluginConfig) -> None:
         self._config = config
-        #: It has begun once `_client` is there, on the ranks that get one.
+        #: It has begun once `_client` exists, on the ranks that get one.
         self._ending = Ending()
         self._lock = self._ending.lock
-        #: Held while a tensor is written. `fail` takes it before futures get the error, so that
-        #: nothing is written to a tensor after that.
+        #: Held while a tensor is written. `fail` takes it before futures get the error, so that no tensor is written
+        #: after that.
         self._writing = threading.Lock()
         #: Set when a failure has reached all futures.
         self._failed = threading.Event()
         #: See `Communicator.local_size`.
         self.local_size = 1
-        #: How many collectives have been issued.
+        #: Number of collectives that have been issued.
         self.issued = 0
         self._submissions: dict[int, Submission] = {}
-        #: The way out, or, if there are no nodes, the communicator of the whole job; then there is
-        #: no exchange. None as long as it is not known which, and on ranks without a way out of their own.
+        #: The uplink or, if there are no nodes, the communicator of the whole job, in which case there is no exchange.
+        #: None until that is known, and on ranks without their own uplink.
         self._client: Communicator | None = None
         self._exchange: Exchange | None = None
         self._watch: Watch | None = None
-        #: One group for the scatter thread and one for the gather thread; empty if there are no
-        #: nodes.
+        #: One group each for the scatter thread and the gather thread; empty if there are no nodes.
         self._groups: list[LocalGroup] = []
-        #: Whether the user's thread hands collectives to the client: there are no nodes, and no
-        #: collective waits for the scatter thread any more.
+        #: Whether the user's thread submits collectives directly to the client: there are no nodes, and no collective
+        #: is left waiting for the scatter thread.
         self._is_flat = False
         self._to_scatter: queue.SimpleQueue[Submission | _Last | None] = queue.SimpleQueue()
         self._to_gather: queue.SimpleQueue[tuple[Share, Future | None] | _Last | None] = queue.SimpleQueue()
@@ -113,7 +111,7 @@ class Hierarchy:
 
     @property
     def recorder(self) -> Recorder | None:
-        """See `Communicator.recorder`: that of the way out, which knows nothing of exchanges within the node."""
+        """See `Communicator.recorder`. It belongs to the uplink, and knows nothing of exchanges within the node."""
         return None if (client := self._client) is None else client.recorder
 
     def submit(self, request: Request) -> Future:
@@ -139,12 +137,12 @@ class Hierarchy:
         self._ending.check()
 
     def abandon(self, error: ReductionError) -> None:
-        """Fail here and on all other ranks. Any thread; nothing if it is over already."""
+        """Fail here and on all other ranks. For any thread; does nothing if the communicator has already ended."""
         self.fail(error, Kind.FAILED)
 
     def begin_close(self) -> None:
-        """Let the communicator leave in good order, in the background. Any thread; idempotent."""
-        if (error := self.error) is not None:  # the way out's, perhaps not noticed by the watch yet
+        """Let the communicator leave cleanly in the background. For any thread; idempotent."""
+        if (error := self.error) is not None:  # the uplink's error, which the watch may not have noticed yet
             self.fail(error, Kind.FAILED)
         with self._lock:
             left, under_way = min(self._submissions, default=self.issued), len(self._submissions)
@@ -158,7 +156,7 @@ class Hierarchy:
         self._to_scatter.put(None)
 
     def close(self) -> None:
-        """Leave in good order; see `Client.close`. From a callback of a future it returns at once."""
+        """Leave cleanly; see `Client.close`. From a callback of a future it returns immediately."""
         self.begin_close()
         if threading.current_thread() in self._threads:
             return
@@ -169,13 +167,13 @@ class Hierarchy:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def leave(self) -> None:
-        """Let the communicator leave when all that was issued is done; see `Client.leave`, also for why so."""
+        """Let the communicator leave once everything issued is done; see `Client.leave`, also for the reason."""
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
         """See `fork.DescriptorOwner`.
 
-        Gloo's connections may stay open: a rank's end is seen by its pidfd, not by them.
+        Gloo's connections may stay open, because a rank's end is detected by its pidfd and not by them.
         """
         return set(), self._neighbours.descriptors
 
@@ -205,7 +203,7 @@ class Hierarchy:
                         self._forward(submission)
                     else:
                         self._issue(groups[0], submission)
-                del submission  # otherwise this variable would keep its memory until the next one comes
+                del submission  # otherwise this variable would keep its memory until the next one arrives
         finally:
             self._forget()
             self._to_gather.put(None)
@@ -216,14 +214,14 @@ class Hierarchy:
                 self._neighbours.close()
 
     def _pass_on(self, last: _Last) -> None:
-        """Let the thread leave that is the last one to be done with the collectives."""
+        """Let the communicator leave, on the last thread that handles the collectives."""
         if self._exchange is not None:
             self._to_gather.put(last)
         elif self._client is not None:
             self._client.leave()
 
     def _next(self) -> Submission | _Last | None:
-        """Wait for the next collective and return it; None if the scatter thread gets no more."""
+        """Wait for the next collective and return it, or None if the scatter thread gets no more."""
         with self._lock:
             is_done = self._to_scatter.empty()
             if is_done and self._ending.final is None and self._client is not None and self._exchange is None:
@@ -233,17 +231,17 @@ class Hierarchy:
         return self._to_scatter.get()
 
     def _start(self) -> None:
-        """Find out which ranks are this node, call `_meet` if they are several, and `_adopt` the way out."""
+        """Find out which ranks form this node, call `_meet` if there are several, and `_adopt` the uplink."""
         raise NotImplementedError
 
     def _meet(self, node: Node, store: BoundedStore, exchange: Exchange) -> None:
-        """Meet the other ranks of the node, and make both groups."""
+        """Meet the other ranks of the node, and create both groups."""
         others = {
             number: (one.pid, one.address)
             for number, one in enumerate(node.members)
             if number != node.local_rank
         }
-        self._neighbours.meet(others)  # from here on a neighbour's end is seen
+        self._neighbours.meet(others)  # from here on a neighbour's end is detected
         store = store.below(f"node/{node.index}")
         times = self._config.join_timeout_s, self._config.timeout_s + SLACK_S
         for name in ("scatter", "gather"):
@@ -267,7 +265,7 @@ class Hierarchy:
         self._threads[-1].start()
 
     def _forward(self, submission: Submission) -> None:
-        """Issue a collective that came before it was known that there are no nodes."""
+        """Issue a collective that was submitted before it was known that there are no nodes."""
 
         def complete(done: Future) -> None:
             try:
@@ -279,7 +277,7 @@ class Hierarchy:
         with self._lock:
             if self._submissions.pop(submission.seq, None) is None:
                 return  # it has failed
-        try:  # from here on it is the client's, which alone knows when the tensor is not written any more
+        try:  # it now belongs to the client, which alone knows when the tensor is no longer written
             with on_stream(submission):
                 result = self._client.submit(submission.request)
         except ReductionError as error:
@@ -323,7 +321,7 @@ class Hierarchy:
             _wait(result)
         with on_stream(submission):
             if result is not None:
-                result.wait()  # lets this thread's stream wait for the result
+                result.wait()  # makes this thread's stream wait for the result
             gathered = self._exchange.gather(group, share)
             with self._writing:
                 if self.first_from(submission.seq) != submission.seq:
@@ -333,7 +331,7 @@ class Hierarchy:
                     del self._submissions[submission.seq]
             try:
                 submission.future.set_result(submission.request.tensor)
-            except Exception:  # a callback of the user's
+            except Exception:  # raised by a callback of the user's
                 log.exception("a callback of a future failed")
 
     # ---- the end ----
@@ -344,11 +342,12 @@ class Hierarchy:
             return next((other for other in self._submissions if other >= seq), None)
 
     def fail(self, error: ReductionError, tell: Kind | None = None, number: int = 0) -> None:
-        """Give every collective that is not done the error, and end. Any thread; the first error counts."""
+        """Give the error to every collective that is not done, and end. For any thread; the first error counts."""
         with self._lock:
             if not self._ending.end(error):
                 return
-            # Before the user learns of the error and closes: the other nodes must get the error, not a Goodbye.
+            # This must come before the user learns of the error and closes: the other nodes must get the error, not a
+            # Goodbye.
             if self._client is not None and tell is not Kind.LEFT:
                 self._client.abandon(error)
         if tell is not None:
@@ -360,14 +359,14 @@ class Hierarchy:
         for submission in submissions.values():
             try:
                 fail(submission.future, error)
-            except Exception:  # a callback of the user's
+            except Exception:  # raised by a callback of the user's
                 log.exception("a callback of a future failed")
         self._failed.set()
         self._to_scatter.put(None)
         self._to_gather.put(None)
 
     def _forget(self) -> None:
-        """Free the memory of collectives that a failure has left undone, and what was kept for later ones."""
+        """Free the memory of collectives that a failure left undone, and the memory kept for later ones."""
         with contextlib.suppress(queue.Empty):
             while self._failed.is_set():
                 self._to_gather.get_nowait()
@@ -376,13 +375,13 @@ class Hierarchy:
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """Let every exception end the communicator; `what` says what could not be done."""
+        """Turn every exception into the end of the communicator; `what` describes the failed operation."""
         try:
             yield
         except ReductionError as error:
             self.fail(error, Kind.FAILED)
         except Exception as error:
-            # Connections break because a neighbour ends or gives up; a pidfd or a note tells why.
+            # Connections break because a neighbour ends or gives up; a pidfd or a note reports the reason.
             if self._failed.wait(CAUSE_S):
                 return
             if isinstance(error, (RuntimeError, ProcessLookupError)):
@@ -394,12 +393,12 @@ class Hierarchy:
 
 
 def _wait(result: Future) -> None:
-    """Wait for the network's result, or raise its error."""
+    """Wait for the network's result; raise its error if it failed."""
     done = threading.Event()
     result.add_done_callback(lambda _: done.set())
     done.wait()
     result.value()
 
 
-#: The open ones of this process; at exit they leave before the clients do.
+#: The open ones of this process. At exit they leave before the clients do.
 _hierarchies: ClosedAtExit[Hierarchy] = ClosedAtExit()

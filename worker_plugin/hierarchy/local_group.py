@@ -1,8 +1,7 @@
-"""A process group of the ranks of one node, for one thread: it moves bytes between ranks, and adds nothing.
+"""A process group of the ranks of one node, for one thread: it moves bytes between ranks without adding them.
 
-Tensors on the CPU go through Gloo, over loopback; tensors on GPUs through NCCL, which has not been
-run yet. The backends' own reduce-scatter is not used, because it adds in an order that differs from
-backend to backend.
+Tensors on the CPU go through Gloo over loopback, tensors on GPUs through NCCL, which has not been run so far. The
+backends' own reduce-scatter is not used because the order of its additions differs between backends.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
 
-#: Its stubs lack half of what is used here.
+#: Its stubs lack half of what this module uses.
 _c10d: Any = _distributed_c10d
 
-#: Strong references, so that a forked child does not destroy the groups of its parent: Gloo's
-#: destructor would wait for threads that a child does not have.
+#: Strong references, so that a forked child does not destroy its parent's groups. Gloo's destructor would wait for
+#: threads that a child does not have.
 _groups: set[LocalGroup] = set()
 
 
 class LocalGroup:
-    """All ranks of the node make their groups, and call their methods, in the same order. Every method blocks.
+    """A group of a node's ranks. All create their groups and call their methods in the same order. Methods block.
 
     Args:
         store: used by this group alone.
         rank: this rank's local rank.
-        size: how many ranks the node has.
-        making_s: how long the other ranks may take to make theirs, in seconds.
+        size: number of ranks of the node.
+        making_s: how long the other ranks may take to create theirs, in seconds.
         timeout_s: how long a collective may take, in seconds.
 
     Raises:
         WorkerLost: see `BoundedStore.run`.
-        RuntimeError: another rank is gone, or did not come.
+        RuntimeError: another rank is gone, or did not join.
     """
 
     def __init__(self, store: BoundedStore, rank: int, size: int, making_s: float, timeout_s: float) -> None:
@@ -54,9 +53,8 @@ class LocalGroup:
 
         self._gloo: Any = store.run(make, making_s + EXTRA_S)
         self._nccl: Any = None
-        #: The tensors of the last collective. Gloo's thread may still refer to them. If it had to
-        #: free them, it would wait for the GIL, while the group's destructor holds the GIL and
-        #: waits for that thread.
+        #: The tensors of the last collective. Gloo's thread may still refer to them. If it had to free them, it would
+        #: wait for the GIL, while the group's destructor holds the GIL and waits for that thread.
         self._last: Any = None
         _groups.add(self)
 
@@ -69,7 +67,7 @@ class LocalGroup:
         self._finish(self._of(mine).alltoall_base(out, mine, out_sizes, sizes, options), out, mine)
 
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> None:
-        """Receive the bytes of all ranks, of the same number each, in the order of the ranks."""
+        """Receive the bytes of all ranks, in the order of the ranks. Each sends the same number."""
         options = _c10d.AllgatherOptions()
         options.timeout = self._timeout
         self._finish(self._of(mine)._allgather_base(out, mine, options), out, mine)
@@ -82,12 +80,12 @@ class LocalGroup:
         self._finish(self._of(data).broadcast([data], options), data, data)
 
     def abort(self) -> None:
-        """Let a collective on GPUs that is under way fail; any thread. One of Gloo fails when a neighbour closes."""
-        if (nccl := self._nccl) is not None:  # a group that is destroyed without abort warns, and may wait
+        """Make a GPU collective under way fail; for any thread. Gloo's collectives fail when a neighbour closes."""
+        if (nccl := self._nccl) is not None:  # destroying a group without an abort warns, and may block
             nccl.abort()
 
     def close(self) -> None:
-        """End the connections, so that collectives of the others fail. Not while one is under way on this rank."""
+        """Close the connections, so that the others' collectives fail. Not while one is under way on this rank."""
         self.abort()
         self._gloo = self._nccl = None
         self._last = None
@@ -96,13 +94,13 @@ class LocalGroup:
     def _finish(self, work: Any, out: torch.Tensor, mine: torch.Tensor) -> None:
         self._last = work, out, mine
         work.wait()
-        if mine.is_cuda:  # NCCL's wait() only lets the stream wait
+        if mine.is_cuda:  # NCCL's wait() only makes the stream wait
             torch.cuda.current_stream(mine.device).synchronize()
 
     def _of(self, tensor: torch.Tensor) -> Any:
         if not tensor.is_cuda:
             return self._gloo
-        if self._nccl is None:  # all ranks come here in the same collective
+        if self._nccl is None:  # all ranks get here in the same collective
             options = _c10d.ProcessGroupNCCL.Options()
             options._timeout = self._timeout  # the only one that NCCL's watchdog knows
             store = PrefixStore("nccl", self._store.raw)

@@ -1,8 +1,7 @@
-"""The other ranks of a node, as processes: the end of one is seen at once, and each can send all a short note.
+"""The other ranks of a node, as processes: their ends are detected immediately, and each can send short notes to all.
 
-A pidfd tells that a rank's process has ended, even while children of it keep its sockets open.
-Notes are datagrams of a Unix socket without a file. The kernel says which process has sent a note;
-notes of strangers are not read.
+A pidfd shows that a rank's process has ended, even while its children keep its sockets open. Notes are datagrams of
+a Unix socket without a file. The kernel identifies the sender of a note; notes from other processes are not read.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError
 
 _HEAD = struct.Struct("<BIQ")
-#: The most bytes of text in a note: as many as the message of an Abort may have.
+#: Maximum number of bytes of text in a note, the same as in the message of an Abort.
 _TEXT_MAX = 8000
-#: How long sending a note waits for a neighbour that does not read, in seconds. The kernel queues
-#: 10 notes before.
+#: How long sending a note waits for a neighbour that does not read, in seconds. The kernel queues 10 notes before that.
 _SEND_S = 0.5
 _SOCKET = socket.AF_UNIX, socket.SOCK_DGRAM
 #: struct ucred: pid, uid, gid.
@@ -34,15 +32,15 @@ class Kind(enum.IntEnum):
 
     #: The communicator has failed; `code` and `text` are the error's.
     FAILED = 1
-    #: The rank takes part in `number` collectives and in no more.
+    #: The rank takes part in the first `number` collectives and in no more.
     LEFT = 2
-    #: The rank waits for others to issue collective `number`.
+    #: The rank is waiting for others to issue collective `number`.
     WAITS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A message of a neighbour."""
+    """A message from a neighbour."""
 
     local_rank: int
     kind: Kind
@@ -53,7 +51,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A neighbour's process is gone."""
+    """The end of a neighbour's process."""
 
     local_rank: int
 
@@ -82,7 +80,7 @@ class Neighbours:
 
     @property
     def address(self) -> str:
-        """Return the address of this rank's socket, for `meet` on the others."""
+        """Return the address of this rank's socket, for `meet` on the other ranks."""
         name: bytes = self._socket.getsockname()
         return name.hex()
 
@@ -112,18 +110,17 @@ class Neighbours:
         """Send a note to all neighbours."""
         data = _HEAD.pack(kind, code, number) + text.encode("utf-8", "replace")[:_TEXT_MAX]
         for address in self._addresses:
-            # The neighbour is gone, which its pidfd tells, or does not read, and then no note can
-            # reach it.
+            # The neighbour is gone, which its pidfd reports, or it does not read, in which case no note can reach it.
             with contextlib.suppress(OSError):
                 self._socket.sendto(data, address)
 
     def wake(self) -> None:
-        """Let `listen` return at once."""
+        """Make `listen` return immediately."""
         with contextlib.suppress(OSError):
             self._socket.sendto(b"", self._socket.getsockname())
 
     def listen(self, timeout_s: float) -> list[Note | Ended]:
-        """Wait for news and return it, notes first: a rank sends the note that it leaves before its process ends."""
+        """Wait for news and return it, notes first: a rank sends its note about leaving before its process ends."""
         ready = [number for number, _ in self._poll.poll(timeout_s * 1000)]
         news: list[Note | Ended] = []
         while (note := self._receive()) is not None:
@@ -136,14 +133,14 @@ class Neighbours:
         return news
 
     def close(self) -> None:
-        """Close the socket and all pidfds; on the thread that calls `listen`, or when there is none."""
+        """Close the socket and all pidfds. Call this on the thread that calls `listen`, or when there is none."""
         self._socket.close()
         for pidfd in self._pidfds:
             os.close(pidfd)
         self._pidfds.clear()
 
     def _receive(self) -> list[Note] | None:
-        """Return the next datagram's note, in a list that is empty if it has none; None if there is no datagram."""
+        """Return the next datagram's note, in a list that is empty if it has none, or None if there is no datagram."""
         try:
             data, ancillary, _, _ = self._socket.recvmsg(
                 _HEAD.size + _TEXT_MAX, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_DONTWAIT

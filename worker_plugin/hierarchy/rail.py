@@ -1,6 +1,6 @@
-"""Hierarchical mode: every rank takes its share of the node's sum over a rail of its own, whose ranks are the nodes.
+"""Hierarchical mode: each rank sends its share of the node's sum over its own rail, whose ranks are the nodes.
 
-The rail of local rank i is a communicator of its own, a `Client`, of job NAME@i.
+The rail of local rank i is a separate communicator, a `Client`, of job NAME@i.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from worker_plugin.settings.kinds import SECONDS_MAX
 
 log = logging.getLogger(__name__)
 
-#: How much longer a rail waits than a node before CollectiveTimeout, in seconds. If a rank is late,
-#: its neighbours should say so first: they know which rank they wait for, other nodes know only
-#: which rail.
+#: How much longer a rail waits than a node before CollectiveTimeout, in seconds. If a rank is late, its neighbours
+#: should report it first: they know which rank they wait for, whereas other nodes know only which rail.
 PATIENCE_S = 1.0
 
 
 class Rails(Hierarchy):
-    """A rank's communicator, on its rail or, if `local_group` is "auto" and changes nothing, of the whole job.
+    """A rank's communicator, on its rail or, if `local_group` is "auto" and has no effect, for the whole job.
 
     Args:
         config: the settings.
         ranks: the ranks that reduce together, and this rank's number among them.
-        rendezvous: asked once, on the scatter thread.
+        rendezvous: used once, on the scatter thread.
     """
 
     def __init__(self, config: PluginConfig, ranks: RankGroup, rendezvous: StoreRendezvous) -> None:
@@ -71,7 +70,7 @@ class Rails(Hierarchy):
 
 
 def rail_client(config: PluginConfig, ranks: RankGroup, node: Node, meeting_point: MeetingPoint) -> Client:
-    """Return the communicator of this rank's rail; ranks and meeting point are those of the whole job."""
+    """Return the communicator of this rank's rail; `ranks` and `meeting_point` are those of the whole job."""
     meeting_point = replace(meeting_point, job=rail_name(meeting_point.job, node.local_rank))
     host = f"{socket.gethostname()}, global rank {ranks.global_rank}"
     patient = replace(config, timeout_s=min(config.timeout_s + PATIENCE_S, SECONDS_MAX))

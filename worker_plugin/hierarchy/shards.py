@@ -1,9 +1,8 @@
-"""Hierarchical mode: which elements each local rank of a node reduces over the network, and their fold in the node.
+"""Hierarchical mode: which elements each local rank of a node reduces over the network, and how the node folds them.
 
-A tensor is cut into as many shards as a node has ranks, as evenly as whole blocks of the wire
-format allow. If every parameter begins a block of its own, each parameter is cut by itself. So it
-does not depend on how DDP has filled its buckets which rank sends which block, and with which
-residual.
+A tensor is cut into as many shards as a node has ranks, as evenly as whole blocks of the wire format allow.
+If every parameter begins its own block, each parameter is cut separately. So which rank sends which block,
+and with which residual, does not depend on how DDP has filled its buckets.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ class Shards:
     """The shards of one tensor, by local rank.
 
     Args:
-        slices: of the tensor, in order and without gaps; a single one if parameters do not begin
-            blocks of their own.
-        block: how many elements are encoded together; shards consist of whole blocks.
-        size: how many ranks the node has.
+        slices: of the tensor, in order and without gaps; a single one if parameters do not begin their own blocks.
+        block: number of elements that are encoded together; shards consist of whole blocks.
+        size: number of ranks of the node.
     """
 
     def __init__(self, slices: Sequence[ParameterSlice], block: int, size: int) -> None:
@@ -36,12 +34,12 @@ class Shards:
             for rank, parts in enumerate(self._parts):
                 if borders[rank] < borders[rank + 1]:
                     parts.append((slice_, borders[rank], borders[rank + 1]))
-        #: How many elements each shard has, and the largest.
+        #: Number of elements of each shard, and of the largest one.
         self.sizes = [sum(stop - start for _, start, stop in parts) for parts in self._parts]
         self.most = max(self.sizes)
 
     def pack(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the tensor's elements in the order of the shards: the tensor itself if they are in that order."""
+        """Return the tensor's elements in the order of the shards, or the tensor itself if it is in that order."""
         if len(self._slices) == 1:
             return flat
         parts = [
@@ -52,7 +50,7 @@ class Shards:
         return torch.cat(parts) if parts else flat
 
     def unpack(self, gathered: torch.Tensor, flat: torch.Tensor) -> None:
-        """Write the shards to where they belong in the tensor.
+        """Write the shards to their places in the tensor.
 
         Args:
             gathered: a row of `most` elements per shard.

@@ -1,12 +1,12 @@
 """Hierarchical mode: a thread that watches the other ranks of the node. Nothing is sent while all is well.
 
-a neighbour's process ends     WorkerLost at once, unless it has left
+a neighbour's process ends     WorkerLost immediately, unless it has left
 it has failed                  its error
 it has left                    PeerLeft, if this rank has collectives that it takes no part in
 this rank waits for others     after `stall_warn_s` it tells them, and so learns which of them wait as well: the lowest
-                               that waits warns of those that do not, and each that is late warns of itself;
-                               after `timeout_s` CollectiveTimeout, which names them
-the rail fails                 its error, with nothing in flight as well
+                               rank that waits warns of those that do not, and each late rank warns of itself; after
+                               `timeout_s` CollectiveTimeout, which names them
+the rail fails                 its error, even with nothing in flight
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from worker_plugin.hierarchy.neighbours import Ended, Kind, Neighbours, Note
 
 log = logging.getLogger(__name__)
 
-#: How often the thread looks at the clock, in seconds.
+#: How often the thread checks the clock, in seconds.
 WATCH_S = 0.25
 
 
 class WatchOwner(Protocol):
-    """The communicator that a `Watch` asks and tells."""
+    """The communicator that a `Watch` queries and notifies."""
 
     @property
     def error(self) -> ReductionError | None:
-        """What has ended the communicator."""
+        """The error that ended the communicator."""
         ...
 
     @property
     def issued(self) -> int:
-        """How many collectives have been issued."""
+        """Number of collectives that have been issued."""
         ...
 
     def first_from(self, seq: int) -> int | None:
-        """Return the first collective from `seq` on that is not done; None if there is none."""
+        """Return the first collective from `seq` on that is not done, or None if there is none."""
         ...
 
     def fail(self, error: ReductionError, tell: Kind | None = None) -> None:
-        """End with an error; `tell` is the kind of note to the neighbours, None if they know already."""
+        """End with an error; `tell` is the kind of note for the neighbours, None if they already know."""
         ...
 
 
@@ -60,21 +60,21 @@ class Watch:
         self._neighbours = neighbours
         self._owner: WatchOwner | None = owner
         self._over = threading.Event()
-        #: The collective in which this rank waits for its neighbours, and since when.
+        #: The collective in which this rank is waiting for its neighbours, and since when.
         self._waiting: tuple[int, float] | None = None
-        #: By local rank: the collective in which it says it waits, and in how many collectives one
-        #: that left took part.
+        #: By local rank: the collective in which it reports that it waits, and the number of collectives in which a
+        #: rank that left took part.
         self._waits: dict[int, int] = {}
         self._left: dict[int, int] = {}
         #: The last collective that a warning was logged for.
         self._warned = -1
 
     def wait(self, seq: int | None) -> None:
-        """Record that this rank begins to wait for its neighbours in a collective; None: that it no longer waits."""
+        """Record that this rank begins to wait for its neighbours in a collective; None if it no longer waits."""
         self._waiting = None if seq is None else (seq, time.monotonic())
 
     def stop(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._over.set()
         self._neighbours.wake()
 
@@ -137,7 +137,7 @@ class Watch:
             owner.fail(CollectiveTimeout(f"{late}; {advice}"), Kind.FAILED)
         elif (
             self._warned < seq and waited_s >= self._config.stall_warn_s + 2 * WATCH_S
-        ):  # all have said so by now
+        ):  # all have reported it by now
             self._warned = seq
             if waiting[0] == me:
                 log.warning("%s", late)

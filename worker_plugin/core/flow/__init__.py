@@ -1,1 +1,1 @@
-"""How large a chunk is, in which order chunks are pushed, and how far pushes run ahead."""
+"""The size of chunks, the order in which they are pushed, and how far pushes run ahead."""

@@ -1,4 +1,4 @@
-"""Rank 0 chooses the grid: how large a chunk is. The size changes between collectives, with a new epoch.
+"""Rank 0's choice of the grid, which is the chunk size. The size changes between collectives, with a new epoch.
 
     phase      what is known                                 left when
     GUESSING   nothing, or that larger chunks were faster    the rate asks for no larger chunk
@@ -6,11 +6,11 @@
                only if streams are paced
     SETTLED    the user chose, or all are on one host        never
 
-Where all ranks and reducers are on one host nothing has to be measured: chunks are as large as they may be,
-because messages cost and no link carries the bytes.
+Where all ranks and reducers are on one host, nothing has to be measured. Chunks are as large as possible, because
+messages cost CPU and no link carries the bytes.
 
-What is in flight on an unpaced stream has to fit into the queue of a switch. On a paced one it waits in the hosts,
-so chunks may be larger, which costs less CPU.
+What is in flight on an unpaced stream has to fit into a switch's queue. On a paced stream it waits in the hosts, so
+chunks may be larger, which costs less CPU.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from reduction.limits import CHUNK_BYTES_MAX
 from worker_plugin.core.flow.credit import PlaneTarget, chunk_bytes_for
 from worker_plugin.core.flow.lane import Lane
 
-#: The chunk size within one host. At n=2 and 4 chunks of 4 MiB were as fast as those of 1 and 2 MiB or faster for
-#: sums of 64 KiB to 64 MiB, in memory that all share and over TCP.
+#: The chunk size within one host. At n=2 and 4, chunks of 4 MiB were at least as fast as those of 1 and 2 MiB for sums
+#: of 64 KiB to 64 MiB, both in shared memory and over TCP.
 WITHIN_HOST_BYTES = CHUNK_BYTES_MAX
-#: The latency to aim at is this multiple of the plane's if streams are paced.
+#: On paced streams the target latency is this multiple of the plane's.
 PACED_RATIO = 2.0
 
 
@@ -44,7 +44,7 @@ class Grid:
 
     Args:
         chunk_bytes: the user's choice; None lets measurements decide.
-        target: of the data plane.
+        target: the data plane's.
     """
 
     def __init__(self, chunk_bytes: int | None, target: PlaneTarget) -> None:
@@ -56,11 +56,11 @@ class Grid:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the size does not change any more."""
+        """Whether the size will no longer change."""
         return self.phase is GridPhase.SETTLED
 
     def begin(self, *, is_within_host: bool) -> None:
-        """Begin again if the reducers of the next epoch are reached in another way than the present ones.
+        """Begin again if the next epoch's reducers are reached differently from the present ones.
 
         Args:
             is_within_host: whether all ranks and reducers are on one host.
@@ -71,14 +71,14 @@ class Grid:
             self.phase = GridPhase.SETTLED if is_within_host else GridPhase.GUESSING
 
     def look(self, lanes: Sequence[Lane]) -> bool:
-        """Return whether `chunk_bytes` has changed. To be called while no collective is in flight.
+        """Return whether `chunk_bytes` has changed. Call this while no collective is in flight.
 
-        Chunks grow as long as larger ones are asked for: they may show that the links are faster. After the first
-        choice they never shrink, because a rate that was reached with one large chunk at a time says too little.
+        Chunks grow for as long as the rates call for larger ones, which may show that the links are faster. After the
+        first choice they never shrink, because a rate reached with one large chunk at a time says too little.
 
         Args:
-            lanes: of all reducers of the present epoch. The size must suit those with the least shares: where
-                one large chunk is all that such a lane has under way, it has nothing to do most of the time.
+            lanes: of all reducers of the present epoch. The size must suit those with the smallest shares: such a lane
+                is idle most of the time if it has only one large chunk under way.
         """
         credits = [(lane.weight, lane.credit) for lane in lanes if lane.credit is not None]
         is_paced = any(credit.is_paced for _, credit in credits)

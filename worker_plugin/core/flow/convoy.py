@@ -1,21 +1,21 @@
-"""Keeps the lanes of a rank in step, where they would get out of it.
+"""Keeps the lanes of a rank in step where they would otherwise diverge.
 
-Each lane adapts its credit by itself, so all of a rank's lanes run equally fast through its link.
-If shares differ, those with small ones would be done early in a collective, and then those with
-large ones would be left with links that nobody else uses. The same happens to equal shares if one
-reducer is on the rank's own host, where its lane needs no link. Therefore no lane pushes further than
-LEAD_CHUNKS of the largest share ahead of the slowest one, or LEAD_CHUNKS_LEAST of the smallest share if
-that is further: a lane that may have one chunk at a time under way waits a whole round trip for each.
+Each lane adapts its credit independently, so all lanes of a rank run equally fast through its link. If shares
+differ, lanes with small shares would finish a collective early and leave the rest to lanes with large shares,
+on links that nothing else uses. The same happens with equal shares if one reducer is on the rank's own host,
+where its lane needs no link. Therefore no lane pushes further than LEAD_CHUNKS of the largest share ahead of
+the slowest one, or LEAD_CHUNKS_LEAST of the smallest share if that is further: a lane limited to one chunk
+under way would wait a whole round trip for each.
 
-Where all lanes are alike they stay in step by themselves, and the convoy costs more than it gains:
-8 % on loopback at n=4 and k=2.
+Where all lanes are alike they stay in step on their own, and the convoy costs more than it gains: 8 % on
+loopback at n=4 and k=2.
 
-A place in the order of all pushes is a number of bytes: those of all earlier collectives, and of
-this one the part that the lane has behind it, of its own chunks. So two lanes are in step if they
-have the same part of a collective behind them, whatever their shares.
+A position in the order of all pushes is a number of bytes: all bytes of earlier collectives, plus the fraction
+of this collective that the lane's own pushed chunks make up. So two lanes are in step if they have completed
+the same fraction of a collective, whatever their shares.
 
-Nothing can wait for ever. Results go to all ranks, so in the end all of them agree which lane is the
-slowest; each of them may push there, so its oldest chunk becomes complete.
+Nothing can block forever. Results go to all ranks, so eventually all ranks agree which lane is the slowest. Each
+of them may push there, so its oldest chunk becomes complete.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from typing import Protocol
 
 from reduction.model import Configuration
 
-#: How many chunks the lane with the largest share may be ahead of the slowest lane, and the one with the smallest.
+#: Number of chunks by which the lanes with the largest and the smallest share may lead the slowest lane.
 LEAD_CHUNKS, LEAD_CHUNKS_LEAST = 4, 2
 
 
 class InStep(Protocol):
-    """A lane, as far as the convoy is concerned."""
+    """A lane, as the convoy sees it."""
 
     @property
     def oldest(self) -> float:
-        """The place of the oldest chunk whose result has not come; infinite if all have come."""
+        """The position of the oldest chunk whose result has not arrived; infinite if all have arrived."""
 
 
 class Convoy:
-    """How far each lane of an epoch may go.
+    """Limits how far each lane of an epoch may advance.
 
     Args:
         configuration: the epoch's.
@@ -48,20 +48,20 @@ class Convoy:
 
     def __init__(self, configuration: Configuration, *, is_mixed: bool = False) -> None:
         weights = configuration.weights
-        #: Whether lanes would get out of step by themselves.
+        #: Whether lanes would get out of step on their own.
         self.is_needed = is_mixed or len(set(weights)) > 1
         lead_chunks = max(LEAD_CHUNKS / max(weights), LEAD_CHUNKS_LEAST / min(weights))
         self._lead_bytes = lead_chunks * configuration.chunk_bytes * sum(weights)
-        #: Where the slowest lane is.
+        #: Position of the slowest lane.
         self._slowest = -math.inf
-        #: The last place at which a lane may push.
+        #: The last position at which a lane may push.
         self.limit = math.inf
 
     def holds_up(self, lane: InStep) -> bool:
-        """Whether this lane is the slowest one, so that the others may go further when it has advanced."""
+        """Return whether this lane is the slowest one, so that the others may advance when it has."""
         return lane.oldest <= self._slowest
 
     def update(self, lanes: Iterable[InStep]) -> None:
-        """Record where all lanes are."""
+        """Record the positions of all lanes."""
         self._slowest = min((lane.oldest for lane in lanes), default=math.inf)
         self.limit = self._slowest + self._lead_bytes

@@ -1,12 +1,11 @@
-"""How far pushes may run ahead of results, and how large a chunk should be: worked out from what the links do.
+"""How far pushes may run ahead of results, and how large a chunk should be, both derived from measurements.
 
-By Little's law, bytes in flight = throughput x latency. So the credit is the best rate that was
-seen lately times a target latency, which is long enough for pushes and results to overlap, and
-short enough for the buffer of a switch, which holds some milliseconds. A larger credit only builds
-queues. When a queue overflows, the lost end of a burst waits for TCP's retransmission timer, and
-throughput collapses. In that case, and when other ranks are slow, results take much longer than the
-target, and the credit shrinks until they no longer do. docs/decisions/credit.md has the
-measurements.
+By Little's law, bytes in flight = throughput x latency. So the credit is the best recent rate times a target
+latency. The target is long enough for pushes and results to overlap, and short enough for the buffer of a
+switch, which holds some milliseconds. A larger credit only builds queues. When a queue overflows, the lost end
+of a burst waits for TCP's retransmission timer, and throughput collapses. In that case, and when other ranks
+are slow, results take much longer than the target, and the credit shrinks until they no longer do.
+docs/decisions/credit.md has the measurements.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ from dataclasses import dataclass, replace
 from reduction.limits import CREDIT_BYTES_USUAL, KIB, MIB
 from reduction.model import DType
 
-#: How many chunks are in flight if the latency is the target.
+#: Number of chunks in flight when the latency equals the target.
 CHUNKS = 4
-#: Chunks that are larger than this gain nothing, and do not stay in the CPU's caches.
+#: Larger chunks gain nothing, and do not stay in the CPU's caches.
 CHUNK_BYTES_USEFUL = MIB
-#: Chunk sizes that are no powers of two are multiples of this.
+#: Chunk sizes that are not powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
 #: A rate is measured over this many bytes of results.
 RATE_BYTES = 256 * KIB
-#: The latest rates that are kept of each stream.
+#: Number of recent rates kept per stream.
 RATES_KEPT = 32
-#: The chunk size is chosen when all streams together have at least this many rates.
+#: The chunk size is chosen once all streams together have at least this many rates.
 RATES_NEEDED = 8
-#: If results take longer than this multiple of the target, the path is congested and the credit
-#: shrinks.
+#: If results take longer than this multiple of the target, the path is congested and the credit shrinks.
 LATENCY_TROUBLE_RATIO = 3.0
-#: The target is at least this multiple of the shortest latency that was seen, but no more than half of
-#: the target longer. With a smaller one, a credit of one chunk could never grow.
+#: The target is at least this multiple of the shortest observed latency, but exceeds it by no more than half of the
+#: target. With a smaller one, a credit of one chunk could never grow.
 LATENCY_FLOOR_RATIO = 1.5
 #: The factors by which one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
@@ -45,13 +43,13 @@ SHRINK, GROW = 0.5, 1.25
 class PlaneTarget:
     """The latency and the chunk sizes that suit a data plane."""
 
-    #: The latency to aim at: from a push to its result, in seconds.
+    #: The target latency from a push to its result, in seconds.
     target_s: float
-    #: The chunk size before anything was measured.
+    #: The chunk size before anything has been measured.
     first_chunk_bytes: int
     #: The first chunks of all ranks together have at most this many bytes.
     first_bytes: int
-    #: Smaller chunks than this cost more CPU than they gain.
+    #: Chunks smaller than this cost more CPU than they gain.
     least_chunk_bytes: int
     #: The smallest chunks on slow streams, whose credit has no room for two of the least size.
     finest_chunk_bytes: int
@@ -64,7 +62,7 @@ TCP = PlaneTarget(
     least_chunk_bytes=32 * KIB,
     finest_chunk_bytes=16 * KIB,
 )
-#: On gRPC a message costs several times the CPU and takes longer, so its chunks are larger.
+#: On gRPC a message costs several times as much CPU and takes longer, so its chunks are larger.
 GRPC = PlaneTarget(
     target_s=0.050,
     first_chunk_bytes=256 * KIB,
@@ -77,9 +75,8 @@ GRPC = PlaneTarget(
 def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> PlaneTarget:
     """Return the plane's target, adapted to a wire dtype and a number of ranks.
 
-    CPU is spent per message, so compressed chunks have more elements each. The first chunks of all
-    ranks meet on the link of one reducer before its rate is known, so many ranks begin with smaller
-    chunks.
+    CPU is spent per message, so compressed chunks have more elements each. The first chunks of all ranks meet on
+    one reducer's link before its rate is known, so large groups of ranks begin with smaller chunks.
     """
     scale = 1 if dtype is None else dtype.format.chunk_scale
     shared = max(target.first_bytes // world_size // _STEP_BYTES * _STEP_BYTES, target.finest_chunk_bytes)
@@ -95,13 +92,13 @@ def target_for(target: PlaneTarget, dtype: DType | None, world_size: int) -> Pla
 
 
 class Credit:
-    """The credit that suits one stream in one epoch: between one chunk and what the reducer granted.
+    """The credit that suits one stream in one epoch, between one chunk and the reducer's grant.
 
     Args:
         chunk_bytes: size of a chunk.
         granted_bytes: the reducer's limit.
-        target_s: the latency to aim at.
-        before: of the epoch before. If the path is long, this one goes on with what that has found.
+        target_s: the target latency.
+        before: that of the previous epoch. If the path is long, this one continues with its findings.
     """
 
     def __init__(
@@ -109,12 +106,12 @@ class Credit:
     ) -> None:
         #: It begins with one chunk, whose latency is that of the path alone.
         self.credit_bytes = chunk_bytes
-        #: How many results have come.
+        #: Number of results received.
         self.results = 0
-        #: Payload bytes per second, each over RATE_BYTES without a pause; the latest ones.
+        #: Recent rates in payload bytes per second, each over RATE_BYTES without a pause.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._least = chunk_bytes
-        #: Whether the kernel paces the stream. Then what is in flight waits here, and not in a switch's queue.
+        #: Whether the kernel paces the stream. If so, data in flight waits here, and not in a switch's queue.
         self.is_paced = False
         self._most = granted_bytes
         self._target_s = target_s
@@ -132,10 +129,9 @@ class Credit:
         """Record a result.
 
         Args:
-            cost: what its push took from the credit, in bytes.
-            latency_s: seconds since its push, if another result triggered that. None otherwise:
-                then the time may be one in which a rank was late, which says nothing about the
-                path.
+            cost: the credit that its push took, in bytes.
+            latency_s: seconds since its push, if another result triggered that push. Otherwise None, because the time
+                may include one in which a rank was late, which says nothing about the path.
             now: the present time.
         """
         self.results += 1
@@ -159,16 +155,16 @@ class Credit:
 
     @property
     def is_long(self) -> bool:
-        """Whether the path itself takes so long that the target is not its time in queues."""
+        """Whether the path itself takes so long that the target does not reflect time in queues."""
         return self._target_s < self._least_latency_s < math.inf
 
     def on_idle(self) -> None:
-        """Record that nothing is in flight: no rate can be measured until the next result."""
+        """Record that nothing is in flight, so no rate can be measured until the next result."""
         self._stretch_at = None
 
     def _adapt(self, latency_s: float) -> None:
-        # A path that takes longer than the target needs more in flight, or the rate would sink
-        # round by round; but half of a long round trip is more than queues hold.
+        # A path that takes longer than the target needs more in flight, or the rate would drop round by round. But half
+        # of a long round trip is more than queues hold.
         least_s = self._least_latency_s
         least = min(CHUNKS * self._least, self._most) if self.is_paced else self._least
         room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
@@ -181,8 +177,8 @@ class Credit:
             rate = good_rate(self.rates)
             most = min(most, max(int(rate * (least_s + room_s)), CREDIT_BYTES_USUAL))
             if not self.is_long or latency_s > least_s + room_s / 2:
-                # Something waits on the path, so it is full; or another rank is behind. On a long path
-                # who is ahead by some chunks waits for it, or they would never go on to more together.
+                # Something waits on the path, so it is full, or another rank is behind. On a long path, a rank that is
+                # some chunks ahead waits for it, or the ranks would never grow their credit together.
                 full = int(rate * goal_s)
                 ahead = min(self.credit_bytes, CHUNKS * self._least) if self.is_long else 0
                 most = min(most, max(full, ahead))
@@ -190,15 +186,15 @@ class Credit:
 
 
 def good_rate(rates: Sequence[float]) -> float:
-    """Return a rate that the stream can hold: the 90th percentile.
+    """Return a rate that the stream can sustain: the 90th percentile.
 
-    The highest rate may only follow a stall.
+    The highest rate may merely have followed a stall.
     """
     return sorted(rates)[len(rates) * 9 // 10]
 
 
 def chunk_bytes_for(rates: Sequence[float], target: PlaneTarget) -> int | None:
-    """Return the chunk size, a power of two, of which about CHUNKS are in flight on such streams.
+    """Return the chunk size, a power of two, at which about CHUNKS are in flight on such streams.
 
     If the credit has no room for two chunks of the least size, the chunk size is the whole credit.
 

@@ -20,16 +20,16 @@ from worker_plugin.core.window import Window
 
 
 class Pending(NamedTuple):
-    """A push whose result has not come: bytes [start, stop) of collective `seq`."""
+    """A push whose result has not arrived: bytes [start, stop) of collective `seq`."""
 
     seq: int
     chunk: int
     start: int
     stop: int
     cost: int
-    #: When the result came that triggered this push; None if it was not triggered by a result.
+    #: When the result that triggered this push arrived; None if no result triggered it.
     triggered_at: float | None
-    #: Its place in the order of all pushes, as flow/convoy.py has it.
+    #: Its position in the order of all pushes, as defined in flow/convoy.py.
     place: float
 
 
@@ -41,8 +41,8 @@ class Lane:
         index: the member's index in it.
         credit_bytes: the credit that the reducer granted.
         first: the first collective to push.
-        credit: how much of what was granted is used, adapted as results come; None: all of it.
-        convoy: of all lanes of the epoch; None lets this one run by itself.
+        credit: the part of the grant that is used, adapted as results arrive; None: all of it.
+        convoy: that of all lanes of the epoch; None lets this one run on its own.
     """
 
     def __init__(
@@ -62,27 +62,25 @@ class Lane:
         self.credit_bytes = credit_bytes
         self.pending: deque[Pending] = deque()
         self.in_flight = 0
-        #: When its latest result came.
+        #: When its latest result arrived.
         self.moved_at = -math.inf
-        #: The next push is chunk `_chunk` of collective `seq`. The member's chunks there end before
-        #: `_stop`.
+        #: The next push is chunk `_chunk` of collective `seq`. The member's chunks of it end before `_stop`.
         self.seq = first
         self._chunk = self._stop = 0
-        #: Bytes of collective `seq`, -1 until it is issued, and bytes of one of its chunks.
+        #: Bytes of collective `seq`, or -1 until it is issued, and bytes of one of its chunks.
         self._nbytes = -1
         self._grid_bytes = 0
-        #: The place of the next push, and how far each of the collective's pushes is behind the one
-        #: before it.
+        #: The position of the next push, and the distance between successive pushes of the collective.
         self._place = self._stride = 0.0
 
     @property
     def weight(self) -> int:
-        """The member's share of every collective, as the configuration has it."""
+        """The member's share of every collective, from the configuration."""
         return self.weights[self.index]
 
     @property
     def oldest(self) -> float:
-        """The place of the oldest chunk whose result has not come; infinite if there is none."""
+        """The position of the oldest chunk whose result has not arrived; infinite if there is none."""
         if self.pending:
             return self.pending[0].place
         return self._place if self._chunk < self._stop else math.inf
@@ -105,7 +103,7 @@ class Lane:
         return True
 
     def next_push(self, window: Window, triggered_at: float | None = None) -> Pending | None:
-        """Return the next push that credit and convoy allow, and count it; or None."""
+        """Return the next push that credit and convoy allow, and count it, or return None."""
         if not self.find(window) or self._place > self._convoy.limit:
             return None
         start = self._chunk * self._grid_bytes
@@ -126,11 +124,11 @@ class Lane:
 
     def _allows(self, cost: int) -> bool:
         if self.credit is not None and self.in_flight + cost // 2 > self.credit.credit_bytes:
-            return False  # half a chunk more is allowed: it is a goal, and what was granted the limit
+            return False  # half a chunk more is allowed: the credit is a goal, and the grant is the limit
         return self.in_flight + cost <= self.credit_bytes
 
     def on_result(self, seq: int, chunk: int, now: float = 0.0) -> Pending | None:
-        """Give back the credit of the oldest push and return it; None if this is not its result."""
+        """Return the credit of the oldest push, and return the push, or None if this is not its result."""
         if not self.pending or self.pending[0][:2] != (seq, chunk):
             return None
         push = self.pending.popleft()

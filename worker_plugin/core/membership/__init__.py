@@ -1,1 +1,1 @@
-"""Which reducers and ranks there are, and which of them make an epoch."""
+"""Which reducers and ranks exist, and which of them form an epoch."""

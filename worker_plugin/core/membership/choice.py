@@ -8,10 +8,10 @@ from worker_plugin.core.link import Link
 
 
 def fair_choice(links: Sequence[Link], count: int) -> tuple[Link, ...]:
-    """Return at most `count` links, in their order, taken from all hosts in turn.
+    """Return at most `count` links, in their order, chosen from all hosts in turn.
 
-    The processes of one host share its network, so it costs less to leave out some processes of
-    each host than all of a few hosts.
+    The processes of one host share its network, so leaving out some processes of each host costs less than
+    leaving out all processes of a few hosts.
     """
     if len(links) <= count:
         return tuple(links)

@@ -1,36 +1,35 @@
-"""What to do about reducers and ranks that come and go: a pure function of what a rank sees.
+"""What to do when reducers and ranks join and leave: a pure function of what a rank sees.
 
-Every rank calls `judge` when something has changed and at every tick; only rank 0 ever gets
-`Reconfigure`. The reason comes with the verdict, for the log.
+Every rank calls `judge` at every tick and when something has changed; only rank 0 ever gets `Reconfigure`.
+The verdict carries its reason, for the log.
 
 This module is one table of decisions, so it is longer than others.
 
     rank 0, first epoch        all listed reducers see all ranks      -> configure those with a share
-        after join_timeout_s   only some of them do                   -> the same of those, with "reshard"
-        after grace_s, in a job that goes on where another one ended: the same
+        after join_timeout_s   only some of them do                   -> the same with those, if "reshard"
+        after grace_s, in a job that continues an ended one: the same
     rank 0, nothing broken     a member drains, others stay           -> those of the others with a share
                                idle, or no longer patient: a non-member
-                               that would have a share sees all       -> take it in
+                               that would have a share sees all       -> admit it
     rank 0, a stream broke     all members see all ranks again        -> same members, new epoch
         "reshard"              after grace_s, some reducers see all   -> those with a share
-                               no grace for a member whose process is known to be gone: its address has another
-                               one now, or the dial found nobody there
+                               no grace for a member whose process is known to be gone: another process has its
+                               address now, or the dial found nothing there
         "wait"                 as many reducers as before see all,
-                               and none of them is still dialled      -> those with a share; the address of a member may
-                               lead nowhere by now: its name stands for another one, its process has another port
+                               and none of them is still dialled      -> those with a share; a member's address may be
+                               stale: its name resolves to another one, or its process has another port
         "raise"                after the same grace                   -> ReducerUnavailable
     all, after the grace       a rank is gone at every live reducer   -> WorkerLost
                                a rank has left, and we wait for more  -> PeerLeft
     all, after join_timeout_s  no reducer is there                    -> ReducerUnavailable
         with a fallback        the same                               -> FallBack, once, idle or not;
-                                                                         until rank 0's is there, no time counts
+                                                                         no timeout runs until rank 0's is there
                                all ranks, but none that all reach     -> ReducerUnavailable
     all, after timeout_s       ranks are missing                      -> WorkersMissing
                                the epoch has not started              -> CollectiveTimeout
 
-So `join_timeout_s` is for reducers, and a rank that is late is waited for as at any other
-collective. A rank that a reducer has never seen is late, not dead: it may be busy while that
-reducer was started again.
+So `join_timeout_s` applies to reducers, and a late rank is waited for as in any other collective. A rank that
+a reducer has never seen is late, not dead: it may have been busy while that reducer was restarted.
 """
 
 from __future__ import annotations
@@ -55,45 +54,45 @@ from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership.weights import with_share
 from worker_plugin.core.words import ADVICE, DRAINING, down_text, missing_ranks, silent_ranks
 
-#: How long a lost stream may take to be there again without further consequences, in seconds.
+#: How long a lost stream may take to be restored without further consequences, in seconds.
 GRACE_S = 1.0
-#: How long a rank may take to come to a reducer that others have reached already, in seconds; as
-#: long as a silent host may take to be noticed.
+#: How long a rank may take to reach a reducer that others have already reached, in seconds. A silent host may take this
+#: long to be noticed.
 ABSENT_S = 10.0
-#: How much longer than rank 0 the others wait for missing ranks, in seconds, because only rank 0
-#: knows which are missing.
+#: How much longer than rank 0 the other ranks wait for missing ranks, in seconds, because only rank 0 knows which are
+#: missing.
 LEADER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one rank sees at `now`; times in seconds on one monotonic clock."""
+    """What one rank sees at `now`. Times are in seconds on one monotonic clock."""
 
     now: float
     rank: int
     world_size: int
     links: Sequence[Link]
     configuration: Configuration | None
-    #: Since when a stream of the present epoch is known to have broken; None while all are open.
+    #: Since when a stream of the present epoch has been known to be broken; None while all are open.
     broken_since: float | None
-    #: Since when the present epoch waits for the Starts of its members; None once all have come.
+    #: Since when the present epoch has been waiting for its members' Starts; None once all have arrived.
     unstarted_since: float | None
-    #: Since when no reducer is reachable. Before the first was reached it is the start.
+    #: Since when no reducer has been reachable. Until one has been reached, this is the start.
     alone_since: float | None
-    #: On rank 0: since when every rank is at some reducer, not necessarily at the same one. On another
-    #: rank: since when rank 0 is at a reducer. None while that is not so.
+    #: On rank 0: since when every rank has been at some reducer, not necessarily the same one. On another rank: since
+    #: when rank 0 has been at a reducer. None while that is not the case.
     met_since: float | None
     started_at: float
     is_idle: bool
     join_timeout_s: float
     timeout_s: float
-    #: What follows when members are lost for good: "reshard", "wait" or "raise".
+    #: What to do when members are lost for good: "reshard", "wait" or "raise".
     on_reducer_loss: str = "reshard"
     #: Whether rank 0 may start a reducer when no other is left.
     may_fall_back: bool = False
-    #: Whether it has.
+    #: Whether rank 0 has started one.
     has_fallen_back: bool = False
-    #: Whether rank 0 has yet to say where its reducer is, or why there is none.
+    #: Whether rank 0 has yet to report where its reducer is, or why there is none.
     awaits_fallback: bool = False
     #: See `Identity.goes_on`.
     goes_on: bool = False
@@ -110,7 +109,7 @@ class Reconfigure:
 
     links: tuple[Link, ...]
     reason: str
-    #: Whether reducers that the job was given or has had are not among them.
+    #: Whether reducers are missing that the job was given or has had.
     lacks_some: bool = False
 
 
@@ -123,7 +122,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Have rank 0 start a reducer for this job; the clocks begin again with its answer."""
+    """Have rank 0 start a reducer for this job; the timeouts restart with its answer."""
 
     reason: str
 
@@ -134,9 +133,9 @@ _KEEP = Keep()
 
 
 def judge(view: View) -> Verdict:
-    """Return what follows from the view. Same input, same output."""
+    """Return what follows from the view. This is a pure function."""
     verdict = _judge(view)
-    # This is checked last, because it looks at every rank on every link.
+    # This check comes last because it looks at every rank on every link.
     if isinstance(verdict, Reconfigure) and (taken := _impostor(view)) is not None:
         return GiveUp(taken)
     return verdict
@@ -154,7 +153,7 @@ def _judge(view: View) -> Verdict:
     lost = _lost_rank(view)
     if lost is not None:
         return GiveUp(lost)
-    # This holds with nothing in flight as well: another rank may lack a result that this one has.
+    # This applies even with nothing in flight, because another rank may lack a result that this one has.
     if view.may_fall_back and view.alone_since is not None:
         is_due = view.now >= view.alone_since + view.join_timeout_s
         return FallBack(_why_unavailable(view)[0]) if is_due else _KEEP
@@ -184,7 +183,7 @@ def _first_epoch(view: View) -> Verdict:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s
     if not any(link.is_up for link in view.links):
-        # One that was there may be back soon.
+        # A reducer that was there may be back soon.
         alone_since = view.started_at if view.alone_since is None else view.alone_since
         is_early = view.now < alone_since + view.join_timeout_s
         verdict = FallBack(_why_unavailable(view)[0]) if view.may_fall_back else GiveUp(_unavailable(view))
@@ -202,7 +201,7 @@ def _first_epoch(view: View) -> Verdict:
 
 
 def _waiting(view: View, since: float) -> Verdict:
-    """Return the verdict for the case that no epoch can begin although a reducer is there."""
+    """Return the verdict for when no epoch can begin although a reducer is there."""
     if view.rank == 0 and view.met_since is not None:
         is_over = view.now >= since + view.join_timeout_s and _have_met(view)
         return GiveUp(_unavailable(view)) if is_over else _KEEP
@@ -212,17 +211,17 @@ def _waiting(view: View, since: float) -> Verdict:
 
 
 def _have_met(view: View) -> bool:
-    """Whether all ranks are there, and have had time to reach all reducers that they can reach."""
+    """Return whether all ranks are there, and have had time to reach all reducers that they can reach."""
     return view.met_since is not None and view.now >= view.met_since + ABSENT_S
 
 
 def _have_met_again(view: View) -> bool:
-    """Whether all ranks, which have worked together before, are there, and so are the reducers that still live."""
+    """Return whether all ranks, which have worked together before, are there along with the live reducers."""
     return view.met_since is not None and view.now >= view.met_since + GRACE_S
 
 
 def _membership(view: View) -> Verdict | None:
-    """Return rank 0's verdict on the members of the present epoch; None if they may stay."""
+    """Return rank 0's verdict on the members of the present epoch, or None if they may stay."""
     assert view.configuration is not None
     by_incarnation = {link.incarnation: link for link in view.links if link.is_up}
     members = [by_incarnation.get(member.incarnation) for member in view.configuration.members]
@@ -239,7 +238,7 @@ def _membership(view: View) -> Verdict | None:
             reason = leaving[0] if leaving else "the fallback is not needed any more"
             return Reconfigure(with_share((*staying, *others)), reason, lacks_some=bool(leaving))
         has_room = len(members) < MEMBERS_MAX
-        # A fallback only takes part when all others are lost, however near to the ranks it is.
+        # A fallback takes part only when all others are lost, however near to the ranks it is.
         newcomers = [link for link in others if not link.is_fallback]
         is_time = view.is_idle or any(link.has_waited(view.now) for link in newcomers)
         if is_time and newcomers and has_room and len(whole) == len(members):
@@ -269,7 +268,7 @@ def _membership(view: View) -> Verdict | None:
         return None
     names = ", ".join(address for _, address in lost)
     if view.on_reducer_loss == "raise":
-        # A reducer that only misses a rank may be the first to notice that the rank is gone.
+        # A reducer that merely lacks a rank may be the first to notice that the rank is gone.
         is_sure = any(link is None for link, _ in lost) or view.now >= view.broken_since + ABSENT_S
         error = ReducerUnavailable(
             f"lost {names}, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'"
@@ -296,8 +295,7 @@ def _lost_rank(view: View) -> ReductionError | None:
                 f"rank {rank} ({host}) is gone: its streams to {where} broke without goodbye; its log or its host's "
                 f"may say why (out of memory?)"
             )
-    # A rank that left in good order needs no one, but one that still waits for results would wait
-    # for ever.
+    # A rank that left cleanly needs no other rank, but one that still waits for results would wait forever.
     left = next((peer for link in live if (peer := link.has_left()) is not None), None)
     waits = (view.broken_since, view.unstarted_since)
     stuck = view.configuration is None or any(
@@ -311,7 +309,7 @@ def _lost_rank(view: View) -> ReductionError | None:
 
 
 def _is_gone(view: View, link: Link, rank: int, grace_s: float) -> bool:
-    """Whether a rank that another reducer has lost is not to be expected at this one either."""
+    """Return whether a rank that another reducer has lost is not expected at this one either."""
     if rank not in link.peers:
         return view.configuration is not None and view.now >= link.up_since + ABSENT_S
     return rank in link.lost_since and view.now >= link.lost_since[rank] + grace_s
@@ -336,7 +334,7 @@ def _unavailable(view: View) -> ReductionError:
 
 
 def _why_unavailable(view: View) -> tuple[str, str]:
-    """Return why no reducer can be used, and advice."""
+    """Return why no reducer can be used, and advice for the user."""
     tried = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     down = [link for link in tried if not link.is_up]
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"

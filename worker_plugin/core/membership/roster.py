@@ -2,17 +2,17 @@
 
 event                      what follows
 dial is due                Open with a Join
-Welcome                    up, and links to its siblings; another link to the same reducer is retired
-refused: busy, or no room  the last life of this job may be ending: dial again for BUSY_S, then fail
+Welcome                    up, with links to its siblings; another link to the same reducer is retired
+refused: busy, or no room  the previous life of this job may be ending: dial again for BUSY_S, then fail
 refused: draining          dial again
 refused, while running     no memory or busy: dial again; the reducer is not a member
 refused: unauthenticated   the same while running and another link is up; otherwise fail
 refused otherwise          fail
 stream lost                down; dial again after a pause that grows to a second
-one of a DNS name's away   look up what the name stands for; dial what is new, give up what it stands for no more
-all are away               the same, also if rank 0 had found them
-rank 0 is at none of ours  the same on other ranks while an epoch waits: it may be at one that we have not looked up
-REFRESH_S have passed      on rank 0: ask all sources again, with the same consequences
+one of a DNS name's down   look up the name; dial new addresses, give up those it no longer resolves to
+all are down               the same, even if rank 0 had found them
+rank 0 is at none of ours  the same on other ranks while an epoch waits: it may be at one we have not looked up
+REFRESH_S have passed      on rank 0: query all sources again, with the same consequences
 rank 0 has found others    dial them; give up those of them that it has given up
 """
 
@@ -34,12 +34,12 @@ from reduction.model import Join, Peer, Welcome
 from worker_plugin.core.actions import Action, Log, Open, Shut
 from worker_plugin.core.link import Link, LinkPhase
 
-#: How long a Join is repeated if an earlier run of this job still has its name, rank or memory, in seconds.
+#: How long a Join is repeated while an earlier run of this job still has its name, rank or memory, in seconds.
 BUSY_S = 3.0
-#: How long a reducer of a DNS name must be away before the name is looked up; also the pause
-#: between two look-ups. In seconds.
+#: How long a reducer of a DNS name must be down before the name is looked up, and the pause between two look-ups. In
+#: seconds.
 LOOK_UP_S = 2.0
-#: Rank 0 asks all sources of addresses again after this many seconds.
+#: Rank 0 queries all sources of addresses again after this many seconds.
 REFRESH_S = 30.0
 _INFO, _WARNING = 20, 30
 
@@ -49,8 +49,8 @@ class Roster:
 
     Args:
         addresses: of the reducers that the job names.
-        actions: those of the core; what follows is added to them.
-        looked_up: those of the addresses that may be others later.
+        actions: the core's list, which resulting actions are appended to.
+        looked_up: the addresses that may change later.
     """
 
     def __init__(
@@ -61,18 +61,17 @@ class Roster:
             Link(number, address, is_looked_up=address in looked_up)
             for number, address in enumerate(addresses)
         ]
-        #: When to look the DNS names up again; None if none of their reducers is away.
+        #: When to look the DNS names up again; None if none of their reducers is down.
         self.look_up_at: float | None = None
-        #: When to ask all sources again; None before the first epoch, and for ever if none may change.
+        #: When to query all sources again; None before the first epoch, and permanently None if no source may change.
         self.refresh_at: float | None = None
         self._may_change = bool(looked_up)
-        #: Numbers of links whose addresses were given up, to be used again.
+        #: Numbers of links whose addresses were given up, for reuse.
         self._free: set[int] = set()
-        #: Since when no reducer is reachable. Before the first was reached it counts from the first
-        #: dial.
+        #: Since when no reducer has been reachable. Until one has been reached, this counts from the first dial.
         self.alone_since: float | None = None
-        #: Since when all ranks have been at some reducer. On other ranks than 0, which do not know of all: since when
-        #: rank 0 has.
+        #: Since when all ranks have been at some reducer. Ranks other than 0 do not know about all ranks; there it is
+        #: since when rank 0 has been.
         self.met_since: float | None = None
 
     def __iter__(self) -> Iterator[Link]:
@@ -116,10 +115,10 @@ class Roster:
                 self._actions.append(Open(link.id, link.address, join))
 
     def on_welcome(self, link: Link, welcome: Welcome, now: float) -> bool:
-        """Take a Welcome; return whether the new stream ended another one to the same reducer.
+        """Process a Welcome; return whether the new stream ended another one to the same reducer.
 
-        A reducer keeps only the latest stream of a rank. The link that led there before is not
-        dialled any more, or the two would end each other's streams for ever.
+        A reducer keeps only a rank's latest stream. The link that led there before is no longer dialled. Otherwise
+        the two would end each other's streams forever.
         """
         link.on_welcome(welcome, now)
         stood = False
@@ -138,7 +137,7 @@ class Roster:
         return stood
 
     def _add_siblings(self, link: Link, ports: Iterable[int]) -> None:
-        """Make links for the other processes behind an address, in place of those before its restart."""
+        """Make links for the other processes behind an address, replacing those from before its restart."""
         host = link.address.rpartition(":")[0]
         wanted = {f"{host}:{port}" for port in ports}
         for other in self.links:
@@ -146,8 +145,8 @@ class Roster:
                 self._retire(other)
         spare = [other.id for other in self.links if other.parent == link.id and other.address not in wanted]
         spare = [number for number in spare if self.links[number].phase is LinkPhase.RETIRED]
-        # One that went with an address that was given up comes again with it. One whose reducer is reached by another
-        # address does not.
+        # A link that was given up together with an address is restored together with it. A link whose reducer is
+        # reached by another address is not.
         there = {other.incarnation for other in self.links if other.phase is not LinkPhase.RETIRED} - {b""}
         dialled = {
             other.address
@@ -168,10 +167,10 @@ class Roster:
                 return
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
-        """Take a refusal of a Join; the stream is about to end.
+        """Process a refusal of a Join; the stream is about to end.
 
         Raises:
-            ReductionError: `error`, if dialling again is of no use.
+            ReductionError: `error`, if dialling again is useless.
         """
         link.error = error
         match error:
@@ -188,7 +187,7 @@ class Roster:
         raise error
 
     def on_lost(self, link: Link, error: ReductionError | None, now: float) -> None:
-        """Record that a stream has ended, unless it is one that this rank has ended for good."""
+        """Record that a stream has ended, unless this rank has ended it for good."""
         if link.phase is LinkPhase.RETIRED:
             return
         link.down(error, now)
@@ -196,15 +195,15 @@ class Roster:
             self.alone_since = now
 
     def wants_look_up(self, now: float, *, may_miss_rank_0: bool, lacks_some: bool) -> bool:
-        """Whether to look the DNS names up now: one of their reducers has been away for a while, or all are away.
+        """Return whether to look up DNS names now: one of their reducers has been down for a while, or all are down.
 
-        If all are away, those that rank 0 has found may have taken the places of all that this rank had looked up. If
-        rank 0 is at none of those that are there, it cannot tell this rank what it has found.
+        If all are down, reducers found by rank 0 may have replaced all those that this rank had looked up. If rank 0 is
+        at none of the available ones, it cannot tell this rank what it has found.
 
         Args:
             now: in seconds.
-            may_miss_rank_0: whether this rank waits for rank 0 to begin an epoch.
-            lacks_some: whether this is rank 0 and waits for reducers.
+            may_miss_rank_0: whether this rank is waiting for rank 0 to begin an epoch.
+            lacks_some: whether this is rank 0 and it is waiting for reducers.
         """
         is_apart = not self.up or lacks_some or (may_miss_rank_0 and self.met_since is None)
         if not (is_apart and self._may_change) and not any(
@@ -220,7 +219,7 @@ class Roster:
         return True
 
     def wants_refresh(self, now: float) -> bool:
-        """Whether to ask all sources now, although nobody is away: they may name more reducers than before."""
+        """Return whether to query all sources now, although none is down: they may name more reducers than before."""
         if not self._may_change:
             return False
         is_due = self.refresh_at is not None and now >= self.refresh_at
@@ -230,17 +229,17 @@ class Roster:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Addresses that this rank has found after the start, at which there was a reducer."""
+        """Addresses found by this rank after the start at which there was a reducer."""
         found = [link for link in self.links if link.is_added and link.phase is not LinkPhase.RETIRED]
         return tuple(sorted(link.address for link in found if link.incarnation)[:ADDED_MAX])
 
     def on_found(self, addresses: Sequence[str], now: float) -> None:
-        """Take the addresses that are named now. Reducers that are away and not among them are given up."""
+        """Process the addresses found now. Reducers that are down and not among them are given up."""
         self._give_up((one for one in self.links if one.is_looked_up and one.address not in addresses), now)
         self._add(addresses, now, is_announced=False)
 
     def on_added(self, addresses: Sequence[str], now: float) -> None:
-        """Take the addresses that rank 0 has found. Those that it has given up are given up, unless they are there."""
+        """Process rank 0's addresses. Those that it has given up are given up here too, unless they are up."""
         self._give_up((one for one in self.links if one.is_announced and one.address not in addresses), now)
         self._add(addresses, now, is_announced=True)
 
@@ -255,16 +254,16 @@ class Roster:
                 self._dial_twins(link, now)
 
     def _dial_twins(self, link: Link, now: float) -> None:
-        """Dial the reducer's other addresses, which were not dialled any more because this one led there too."""
+        """Dial the reducer's other addresses, which were no longer dialled because this one led there too."""
         for twin in self.links:
             is_retired = twin.phase is LinkPhase.RETIRED and twin.id not in self._free
             if is_retired and twin.incarnation == link.incarnation:
                 twin.phase, twin.dial_at = LinkPhase.DOWN, now
 
     def _add(self, addresses: Iterable[str], now: float, *, is_announced: bool) -> None:
-        """Make links to the addresses that are not known yet."""
-        # An address that leads to a reducer which is there already is not dialled: that would end
-        # its stream.
+        """Make links to the addresses that are not yet known."""
+        # An address that leads to a reducer which is already connected is not dialled, because that would end its
+        # stream.
         known = {link.address for link in self.links if link.id not in self._free}
         for address in addresses:
             if address in known:

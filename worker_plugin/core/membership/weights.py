@@ -1,4 +1,4 @@
-"""How much of every collective each reducer gets: the best split among machines, as whole numbers."""
+"""Each reducer's share of every collective: the best split among machines, as whole numbers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from worker_plugin.core.link import Link
 
 #: The weight of the reducer with the largest share, before the weights are made as small as possible.
 SCALE = 1000
-#: Remote reducers get this part of their best share if there are others beside them. A share that is
-#: too large makes their links the slowest ones; one that is as much too small costs less.
+#: Remote reducers get this fraction of their best share if there are others beside them. A share that is too large
+#: makes their links the slowest ones. One that is too small by the same amount costs less.
 CAUTION = 0.95
-#: Part of what a link carries that is payload: 1448 bytes of each frame's 1538, headers and gaps included.
+#: Fraction of a link's traffic that is payload: 1448 bytes of each frame's 1538, headers and gaps included.
 PAYLOAD_SHARE = 1448 / 1538
-#: Reducers on machines with ranks get no share if that saves less than this part of the time.
+#: Reducers on machines with ranks get no share if that would save less than this fraction of the time.
 GAIN_MIN = 0.03
 
 
 def weights(links: Sequence[Link]) -> tuple[int, ...]:
-    """Return the weights of the reducers at the end of these links. Without a share it is 0.
+    """Return the weights of the reducers at the end of these links; 0 for one without a share.
 
     Args:
-        links: to reducers that all ranks are at; at least one.
+        links: to reducers that all ranks have reached; at least one.
     """
     hosts, machines = _machines(links)
     share = dict(zip(machines, _shares(list(machines.values())), strict=True))
@@ -38,13 +38,13 @@ def weights(links: Sequence[Link]) -> tuple[int, ...]:
 
 
 def said_rate(links: Sequence[Link]) -> float:
-    """Return how fast the links of all hosts carry collectives; infinite unless every host says how fast its link is.
+    """Return how fast the links of all hosts carry collectives; infinite unless every host reports its link's speed.
 
     Args:
-        links: to reducers that all ranks are at; at least one.
+        links: to reducers that all ranks have reached; at least one.
 
     Returns:
-        Payload bytes of every collective per second.
+        Payload bytes of every collective, per second.
     """
     places = [*(link.place for link in links), *(peer.place for peer in links[0].peers.values())]
     if not all(place.link_mbit for place in places):
@@ -54,7 +54,7 @@ def said_rate(links: Sequence[Link]) -> float:
 
 
 def with_share(links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return the links whose reducers get a share when these reducers make an epoch."""
+    """Return the links whose reducers get a share when these reducers form an epoch."""
     if not links:
         return ()
     return tuple(link for link, weight in zip(links, weights(links), strict=True) if weight)
@@ -63,7 +63,7 @@ def with_share(links: Sequence[Link]) -> tuple[Link, ...]:
 def _machines(links: Sequence[Link]) -> tuple[list[Hashable], dict[Hashable, Machine]]:
     """Return the host of each of these reducers, and all machines of the job by their hosts."""
     peers = links[0].peers.values()
-    # A process that does not say where it runs counts as one on a host of its own.
+    # A process that does not report its location counts as being on its own host.
     hosts: list[Hashable] = [link.place.host or ("reducer", link.id) for link in links]
     homes: list[Hashable] = [peer.place.host or ("rank", peer.rank) for peer in peers]
     reducers, ranks = Counter(hosts), Counter(homes)
@@ -73,7 +73,7 @@ def _machines(links: Sequence[Link]) -> tuple[list[Hashable], dict[Hashable, Mac
 
 
 def _shares(machines: Sequence[Machine]) -> Sequence[float]:
-    """Return each machine's part of every collective."""
+    """Return each machine's fraction of every collective."""
     best = split(machines)
     if not any(machine.is_remote for machine in machines):
         return best.shares
@@ -90,7 +90,7 @@ def _shares(machines: Sequence[Machine]) -> Sequence[float]:
 
 
 def _rates(hosts: Sequence[Hashable], places: Sequence[Place]) -> dict[Hashable, float]:
-    """Return how fast each host's link is, in any unit. Those that nobody knows are like the median of the others."""
+    """Return the speed of each host's link, in any unit. Unknown speeds are set to the median of the others."""
     known: dict[Hashable, float] = {}
     for host, place in zip(hosts, places, strict=True):
         if place.link_mbit:

@@ -1,1 +1,1 @@
-"""What a rank says while it waits, and when it gives up."""
+"""A rank's messages while it waits, and when it gives up."""

@@ -1,6 +1,6 @@
-"""Tells the user which reducers and ranks a rank waits for while no epoch runs.
+"""Reports which reducers and ranks a rank is waiting for while no epoch runs.
 
-A collective that is under way and stands still is another matter (stalls.py).
+A collective under way that makes no progress is a different matter (stalls.py).
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from worker_plugin.core.membership.judge import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
 _INFO, _WARNING = 20, 30
-#: After the first text the next ones follow at this multiple of `stall_warn_s`.
+#: After the first message, the next ones follow at this multiple of `stall_warn_s`.
 PAUSES = 3
 
 
 class Patience:
-    """Says what one rank waits for.
+    """Reports what one rank is waiting for.
 
     Args:
-        stall_warn_s: how long the rank waits before it says so, in seconds.
-        actions: those of the core; what follows is added to them.
+        stall_warn_s: how long the rank waits before it reports that, in seconds.
+        actions: the core's list, which resulting actions are appended to.
     """
 
     def __init__(self, stall_warn_s: float, actions: list[Action]) -> None:
         self._actions = actions
         self._stall_warn_s = stall_warn_s
-        #: Since when the rank waits; None if it does not.
+        #: Since when the rank has been waiting; None if it is not.
         self._since: float | None = None
-        #: When the next text is due.
+        #: When the next message is due.
         self._due = 0.0
 
     def rest(self) -> None:
@@ -36,7 +36,7 @@ class Patience:
         self._since = None
 
     def check(self, view: View) -> None:
-        """Say what the rank waits for, if it is time to. To be called at every tick while no epoch runs."""
+        """Report what the rank is waiting for, if that is due. Call this at every tick while no epoch runs."""
         if not _is_waiting(view):
             self.rest()
             return
@@ -56,7 +56,7 @@ def _is_waiting(view: View) -> bool:
 
 
 def texts(view: View, since: float) -> list[Action]:
-    """Return the lines of the log for a rank that waits since `since`."""
+    """Return the log lines for a rank that has been waiting since `since`."""
     down = [link for link in view.links if link.phase is not LinkPhase.RETIRED and not link.is_up]
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []

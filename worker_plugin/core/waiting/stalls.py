@@ -1,8 +1,8 @@
-"""Warnings and timeouts for collectives that do not progress, with the ranks that are late.
+"""Warnings and timeouts for collectives that make no progress, naming the late ranks.
 
-Reducers report which ranks their oldest chunk waits for (`Waiting`). Of the ranks that wait, the
-lowest warns and the others only log it as information. So a stall is one warning in a job's log,
-and not one per rank. Nor is it one per collective: thousands of small ones may be in flight.
+Reducers report which ranks their oldest chunk is waiting for (`Waiting`). The lowest of the waiting ranks warns,
+and the others only log it as information. So a stall is one warning in a job's log, rather than one per rank.
+Nor is it one per collective: thousands of small ones may be in flight.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Stalls:
         rank: this rank.
         roster: its links.
         window: its collectives.
-        actions: those of the core; what follows is added to them.
-        stall_warn_s: how long nothing may come before a warning, in seconds.
+        actions: the core's list, which resulting actions are appended to.
+        stall_warn_s: how long nothing may arrive before a warning, in seconds.
         timeout_s: how long a collective may take from its first push, in seconds.
     """
 
@@ -46,23 +46,22 @@ class Stalls:
         self._window = window
         self._stall_warn_s = stall_warn_s
         self._timeout_s = timeout_s
-        #: The last collective that was logged because this rank, or the others, wait for it.
+        #: The last collective that was logged because this rank, or the others, were waiting for it.
         self._warned_seq: int | None = None
-        #: When each rank or reducer was named, in the last `stall_warn_s` seconds.
+        #: When each rank or reducer was named in the last `stall_warn_s` seconds.
         self._warned_at: dict[str, float] = {}
 
     def check(self, now: float, *, is_running: bool) -> None:
-        """Warn if no result has come for too long where the oldest collective waits, and give it up in the end.
+        """Warn if the oldest collective has received no result for too long, and eventually give it up.
 
-        At most once for each collective, and once in `stall_warn_s` seconds for the same ranks or reducers.
+        Warns at most once per collective, and once in `stall_warn_s` seconds for the same ranks or reducers.
 
         Args:
             now: the present time.
-            is_running: whether an epoch runs. While none does, `Patience` says what this rank waits
-                for.
+            is_running: whether an epoch is running. While none is, `Patience` reports what this rank is waiting for.
 
         Raises:
-            CollectiveTimeout: it is not done `timeout_s` after its first push.
+            CollectiveTimeout: the collective is not done `timeout_s` after its first push.
         """
         seq = self._window.held
         oldest = self._window.outstanding.get(seq)
@@ -96,7 +95,7 @@ class Stalls:
         self._actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
 
     def _check_own(self, now: float) -> None:
-        """Warn if the others wait for a collective that this rank has not issued yet."""
+        """Warn if the others are waiting for a collective that this rank has not issued yet."""
         reports = [
             (news.seq, news.waited_s)
             for link in self._roster
@@ -113,7 +112,7 @@ class Stalls:
             self._actions.append(Log(_WARNING, text))
 
     def _may_warn(self, seq: int, causes: list[str], now: float) -> bool:
-        """Whether to log what a collective waits for; it is logged then."""
+        """Return whether to log what a collective is waiting for, and record that it is logged."""
         self._warned_at = {
             other: at for other, at in self._warned_at.items() if now - at < self._stall_warn_s
         }
@@ -124,7 +123,7 @@ class Stalls:
         return True
 
     def _waited_for(self, seq: int) -> list[Link]:
-        """Return the links on which a result comes next without which collective `seq` is not whole."""
+        """Return the links whose next result collective `seq` needs to be complete."""
         return [
             link
             for link in self._roster
@@ -132,7 +131,7 @@ class Stalls:
         ]
 
     def _news(self) -> list[Waiting]:
-        """Return the reducers' reports of the ranks that they wait for, as far as these are still true."""
+        """Return the reducers' reports of the ranks that they are waiting for, where these still apply."""
         return [
             link.waiting
             for link in self._roster

@@ -1,15 +1,15 @@
-"""The training side; `reduction_server` is its public face. Its names can be had here as well, as ever."""
+"""The training side. Its public interface is `reduction_server`, but its names remain available here as well."""
 
 from _reduction_server_entry_points import require_packages
 
-require_packages()  # before whatever imports `reduction`
+require_packages()  # before anything imports `reduction`
 
 from reduction import __version__, errors  # noqa: E402
 
-from worker_plugin.process import grpc_variables  # noqa: E402, F401  before whatever imports grpc
+from worker_plugin.process import grpc_variables  # noqa: E402, F401  before anything imports grpc
 from worker_plugin.process.torch_version import require_torch  # noqa: E402
 
-require_torch()  # before whatever imports torch
+require_torch()  # before anything imports torch
 
 from worker_plugin.hook import attach, reduction_hook  # noqa: E402
 from worker_plugin.riders.drift import watch  # noqa: E402

@@ -1,12 +1,12 @@
-"""A rank's communicator: what its users call, and how it meets the other ranks.
+"""A rank's communicator: the interface for its users, and how it meets the other ranks.
 
     user's thread       submits collectives, waits in `connect` and `close`
-    discovery thread    looks for the job and its reducers, once; another one looks for a fallback
+    discovery thread    looks for the job and its reducers once; a second one looks for a fallback
     loop thread         drives the protocol (driver.py)
     staging thread      copies results to tensors and completes futures (tensors/staging.py)
 
-They hand over through `call_soon_threadsafe` and the staging queue, and share nothing but `_ending`
-and, under its lock, `_takes_none`.
+They communicate through `call_soon_threadsafe` and the staging queue, and share nothing but `_ending` and, under
+its lock, `_takes_none`.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: How long close() waits beside close_timeout_s: for streams, the embedded reducer and the last
-#: copies, in seconds.
+#: How long close() waits in addition to close_timeout_s, for streams, the embedded reducer and the last copies, in
+#: seconds.
 CLOSE_EXTRA_S = 8.0
 
 
 class Client:
-    """A rank's communicator. Made by the first collective, in the process that uses it.
+    """A rank's communicator. Created by the first collective, in the process that uses it.
 
     Args:
-        config: settings; its rank and world size do not count.
+        config: settings; its rank and world size are ignored.
         ranks: the ranks that reduce together, and this rank's number among them.
-        agree: returns where the ranks meet, or raises a ReductionError. It is called once, on a thread of its own,
-            and may block until all ranks are there.
+        agree: returns where the ranks meet, or raises a ReductionError. It is called once, on its own thread, and may
+            block until all ranks are there.
         fall_back: the same once no reducer is left; for settings with a `fallback`.
-        local_size: of how many processes each contribution is the sum.
+        local_size: number of processes whose sum each contribution is.
         host: the name by which other ranks' errors refer to this one.
-        announced_ranks: how rank 0 calls all ranks when it announces this communicator. Empty if
-            another communicator is announced instead.
+        announced_ranks: rank 0's name for all ranks when it announces this communicator. Empty if another communicator
+            is announced instead.
         goes_on: see `Identity.goes_on`.
     """
 
@@ -111,14 +111,14 @@ class Client:
         if host is None:
             host = socket.gethostname() + (f", global rank {ranks.global_rank}" if ranks.label else "")
         self._host = host
-        #: Whether the loop takes no collectives any more.
+        #: Whether the loop no longer takes collectives.
         self._takes_none = False
         self._issued = 0
-        #: Whether the user wants it to end now, and to wait for nothing.
+        #: Whether the user wants it to end now, without waiting for anything.
         self._is_aborted = False
         #: Known once the ranks have met.
         self._identity: Identity | None = None
-        #: Where the job meets; after a fallback there is a second one.
+        #: The job's meeting point; after a fallback there is a second one.
         self._meeting_points: list[MeetingPoint] = []
         self._loop = io_loop()
         memory = OwnMemory(is_lent=config.io_process)
@@ -127,7 +127,7 @@ class Client:
         driver = RemoteDriver if config.io_process else Driver
         try:
             self._driver: Driver | RemoteDriver = driver(self, self._staging, self.recorder, memory)
-        except ReductionError:  # there is no I/O process
+        except ReductionError:  # the I/O process could not be started
             self._staging.finish(lambda: None)
             raise
         fork.register(self)
@@ -135,7 +135,7 @@ class Client:
         self._discovery = Discovery(target=self._discover, name="reduction-discovery", daemon=True)
         try:
             self._discovery.start()
-        except RuntimeError as error:  # there can be no more threads
+        except RuntimeError as error:  # no more threads can be created
             self._begin(failure_of("no thread can look for the other ranks", error))
 
     # ---- the user's thread ----
@@ -154,7 +154,7 @@ class Client:
             )
         else:
             dtype, numel, encoding = request.dtype, tensor.numel(), OwnEncoding(tensor)
-        ready = streams.written(tensor)  # also what the encoding has put there
+        ready = streams.written(tensor)  # covers everything the encoding has put there, too
         collective = Collective(request.op, dtype, numel, request.fingerprint)
         with self._ending.lock:
             self._ending.check()
@@ -197,11 +197,11 @@ class Client:
         """Leave, and return when that is done; see `Communicator.close`."""
         self.begin_close()
         if self._is_aborted and self._identity is None:
-            return  # the ranks have not met, and are told if they come while this process lives
+            return  # the ranks have not met; late ones are told while this process lives
         self._staging.join(self._config.close_timeout_s + CLOSE_EXTRA_S)
 
     def leave(self) -> None:
-        """Leave when all that was issued is done; see `Communicator.leave`."""
+        """Leave once everything issued is done; see `Communicator.leave`."""
         self._loop.call_soon_threadsafe(self._on_last)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
@@ -218,19 +218,19 @@ class Client:
         fail(transfer.future, self.final)
 
     def _discover(self) -> None:
-        """Look for job and reducers; then let the loop take over."""
+        """Look for job and reducers, then let the loop take over."""
         self._begin(self._ask(self._agree))
 
     def _begin(self, meeting_point: MeetingPoint | ReductionError) -> None:
         asyncio.run_coroutine_threadsafe(self._live(meeting_point), self._loop)
 
     def _fall_back(self) -> None:
-        """Have rank 0 start a reducer, because none is left; on a thread of its own."""
+        """Have rank 0 start a reducer, because none is left. Runs on its own thread."""
         assert self._meet_again is not None
         self._loop.call_soon_threadsafe(self._on_fallback, self._ask(self._meet_again))
 
     def _ask(self, question: Callable[[], MeetingPoint]) -> MeetingPoint | ReductionError:
-        """Return where the ranks meet, or why they do not; it may block."""
+        """Return where the ranks meet, or why they do not. May block."""
         try:
             return question()
         except ReductionError as error:
@@ -249,7 +249,7 @@ class Client:
     def _on_fallback(self, meeting_point: MeetingPoint | ReductionError) -> None:
         if isinstance(meeting_point, ReductionError):
             self._driver.handle(NoFallback(meeting_point))
-        elif self._driver.is_over:  # nobody needs it any more
+        elif self._driver.is_over:  # it is no longer needed
             threading.Thread(target=meeting_point.stop, name="reduction-fallback", daemon=True).start()
         else:
             self._meeting_points.append(meeting_point)
@@ -271,7 +271,7 @@ class Client:
             with self._ending.lock:
                 self._takes_none = True
                 self._ending.end(ClosedError(CLOSED))
-            await asyncio.sleep(0)  # takes the collectives that were handed over before
+            await asyncio.sleep(0)  # takes the collectives that were submitted before
             self._driver.release()
             self._staging.finish(self._on_end)
 
@@ -325,9 +325,9 @@ class Client:
                 task.cancel()
 
     def _observers(self, start: Start) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what the settings `report_s` and `trace` ask for while the communicator lives."""
+        """Yield the tasks requested by the settings `report_s` and `trace` while the communicator lives."""
         config, identity = self._config, start.identity
-        if config.report_s and self._rank == 0 and self._announced_ranks:  # of several rails, the first
+        if config.report_s and self._rank == 0 and self._announced_ranks:  # only the first of several rails
             title = job_of(identity.job)
             reporter = Reporter(
                 self.recorder, identity.job, self._group, title, self._world_size, config.link_mbit
@@ -337,18 +337,18 @@ class Client:
             yield on_demand.watch(self.recorder, config.trace)
 
     def _accesses(self, start: Start) -> Mapping[str, Access]:
-        """Return what each reducer wants to see, by address. An I/O process does not tell of siblings."""
+        """Return the credentials for each reducer, by address. An I/O process does not report siblings."""
         if isinstance(self._driver, Driver):
             return self._driver.links.accesses()
         return {address: start.private.get(address, start.access) for address in start.addresses}
 
     @property
     def final(self) -> ReductionError:
-        """The error of collectives that come after the end; see `DriverOwner.final`."""
+        """The error of collectives submitted after the end; see `DriverOwner.final`."""
         return self._ending.final or ClosedError(CLOSED)
 
     def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
-        """Let `connect` return, and say once which job, ranks, reducers and planes there are."""
+        """Let `connect` return, and announce job, ranks, reducers and planes once."""
         global _has_started
         _has_started = True
         if self._rank == 0 and self._announced_ranks:
@@ -356,7 +356,7 @@ class Client:
             text = announcement.line(
                 self.job or "?",
                 self._announced_ranks,
-                # The others are further processes of these. After a fallback none is of the first meeting point.
+                # The others are further processes of these. After a fallback, none is from the first meeting point.
                 [address for address in reducers if address in meeting_point.addresses] or reducers,
                 len(reducers),
                 planes,
@@ -371,7 +371,7 @@ class Client:
         """Raise an error in `connect` and in later collectives; see `DriverOwner.on_failed`."""
         error = without_frames(self._explained(error))
         if not self._ending.end(error) and self.error is None and not isinstance(error, ClosedError):
-            self._ending.error = error  # it has failed while it was leaving
+            self._ending.error = error  # it failed while it was leaving
         return error
 
     def fall_back(self) -> None:
@@ -379,7 +379,7 @@ class Client:
         threading.Thread(target=self._fall_back, name="reduction-fallback", daemon=True).start()
 
     def _explained(self, error: ReductionError) -> ReductionError:
-        """Return a JobBusy error that says more, if it is this process that uses the job's name already."""
+        """Return a more specific JobBusy error if this very process already uses the job's name."""
         twins = [other for other in _clients if other is not self and other.is_same_rank(self)]
         if not isinstance(error, JobBusy) or not twins:
             return error
@@ -390,7 +390,7 @@ class Client:
         return type(error)(text)
 
     def is_same_rank(self, other: Client) -> bool:
-        """Whether two communicators claim to be the same rank of one job, and this one is not over."""
+        """Return whether two communicators claim to be the same rank of one job, and this one has not ended."""
         mine, theirs = self._identity, other._identity
         if mine is None or theirs is None or self._takes_none:
             return False
@@ -403,5 +403,5 @@ _has_started = False
 
 
 def has_started() -> bool:
-    """Whether any communicator of this process has met its reducers and all other ranks."""
+    """Return whether any communicator of this process has met its reducers and all other ranks."""
     return _has_started

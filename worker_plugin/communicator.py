@@ -1,4 +1,4 @@
-"""The interface that every communicator implements, and what it is asked for."""
+"""The interface that every communicator implements, and the requests that it takes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ ABORTED = "the state was aborted; make a new one"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A collective, as it is asked for. All ranks must ask for the same ones in the same order."""
+    """A request for a collective. All ranks must make the same requests in the same order."""
 
-    #: Contiguous; it may be in float32 where `dtype` has 16 bits. It gets the result.
+    #: Contiguous; may be float32 where `dtype` has 16 bits. It receives the result.
     tensor: torch.Tensor
     #: Type of the user's tensor, and of the result.
     dtype: DType
     op: ReduceOp
-    #: Tells collectives of the same size apart, see `layout.fingerprint`.
+    #: Distinguishes collectives of the same size; see `layout.fingerprint`.
     fingerprint: int
-    #: Which parameters lie where in the tensor, in order and without gaps; one slice where that
-    #: does not matter.
+    #: The positions of parameters in the tensor, in order and without gaps; one slice where that does not matter.
     slices: Sequence[ParameterSlice]
 
 
 class Communicator(Protocol):
-    """One rank's part in the collectives of a group of ranks. Made by the first collective, used by any thread."""
+    """One rank's part in the collectives of a group of ranks. Created by the first collective, used by any thread."""
 
     @property
     def error(self) -> ReductionError | None:
-        """What has ended it, but for `close`."""
+        """The error that ended it, apart from `close`."""
 
     @property
     def job(self) -> str | None:
@@ -49,43 +48,41 @@ class Communicator(Protocol):
 
     @property
     def local_size(self) -> int:
-        """How many ranks of a node are summed in each contribution; 1 as long as that is not known."""
+        """Number of ranks of a node that are summed in each contribution; 1 until it is known."""
 
     @property
     def recorder(self) -> Recorder | None:
-        """What it has done lately; None as long as it does nothing."""
+        """Its recent activity; None while it does nothing."""
 
     def submit(self, request: Request) -> Future:
-        """Issue the next collective and return at once.
+        """Issue the next collective and return immediately.
 
         Raises:
-            ReductionError: the communicator has failed or was closed; the collective was not
-                issued.
+            ReductionError: the communicator has failed or was closed. The collective was not issued.
         """
 
     def connect(self) -> None:
-        """Wait until all ranks and reducers are there, so that the first collective need not.
+        """Wait until all ranks and reducers are there, so that the first collective need not wait.
 
         Raises:
             ReductionError: the communicator has failed or was closed.
         """
 
     def abandon(self, error: ReductionError) -> None:
-        """Fail here and on all other ranks; nothing happens if it is over already."""
+        """Fail here and on all other ranks. Does nothing if the communicator has already ended."""
 
     def begin_close(self) -> None:
-        """Leave in good order, in the background. Idempotent."""
+        """Leave cleanly, in the background. Idempotent."""
 
     def close(self) -> None:
-        """Leave in good order; return within `close_timeout_s` and a few seconds for streams and processes.
+        """Leave cleanly. Return within `close_timeout_s` plus a few seconds for streams and processes.
 
-        From a callback of a future it returns at once, because that runs on a thread which is
-        needed.
+        From a callback of a future it returns immediately, because such a callback runs on a thread that is needed.
         """
 
     def leave(self) -> None:
-        """Leave when all that was issued is done, because nobody can issue any more.
+        """Leave once everything issued is done, because no more can be issued.
 
-        It may be called in any line of any thread, where garbage happens to be collected, with any
-        lock held. So it only hands over: it takes no lock and starts no thread.
+        It may be called on any line of any thread where garbage happens to be collected, with any lock held. So it only
+        schedules the work: it takes no lock and starts no thread.
         """

@@ -1,4 +1,4 @@
-"""The modules whose gradients a state averages: those of DDP must average over the state's ranks."""
+"""The modules whose gradients a state averages. DDP modules must average over the state's ranks."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin.discovery.rank_group import RankGroup, group_of
 
-#: How long DDP may take to answer, in seconds, before it is taken to be in a backward pass.
+#: How long DDP may take to answer, in seconds, before it is assumed to be in a backward pass.
 ANSWER_S = 0.005
 
 
 class Modules:
-    """The modules that were checked, known by their parameters: a bucket does not say which module it belongs to."""
+    """The checked modules, identified by their parameters, because a bucket does not name its module."""
 
     def __init__(self) -> None:
-        #: By id of a parameter: the parameter, which tells whether the id still stands for it, and its module.
+        #: By id of a parameter: the parameter, which shows whether the id is still valid, and its module.
         self._checked: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.nn.Module]]] = {}
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._asking: threading.Thread | None = None
         self._exposed_s: float | None = None
 
     def owner(self, parameter: torch.Tensor) -> torch.nn.Module | None:
-        """Return the module that has the parameter, the one that was checked last if several have it.
+        """Return the module that has the parameter, or the last one checked if several have it.
 
-        None if no module that was checked has it, or the module is gone.
+        Return None if no checked module has it, or the module is gone.
         """
         found = self._checked.get(id(parameter))
         return None if found is None or found[0]() is not parameter else found[1]()
 
     def check(self, module: DistributedDataParallel, group: RankGroup) -> RankGroup:
-        """Check a module of DDP, and return the state's group, completed from the module's if its ranks were not known.
+        """Check a DDP module. Return the state's group, completed from the module's if its ranks were unknown.
 
         Raises:
             ConfigError: the module averages over other ranks.
@@ -54,7 +54,7 @@ class Modules:
         return group
 
     def add(self, module: torch.nn.Module) -> None:
-        """Add a module that needs no check of its ranks."""
+        """Add a module whose ranks need no check."""
         owner = weakref.ref(module)
         self._checked |= {id(parameter): (weakref.ref(parameter), owner) for parameter in module.parameters()}
         if isinstance(module, DistributedDataParallel):
@@ -66,13 +66,14 @@ class Modules:
         return [parameter for parameter in found if parameter is not None]
 
     def exposed_s(self) -> float | None:
-        """Return how long the latest step that DDP has measured waited for collectives, of all modules in seconds.
+        """Return how long the latest step that DDP measured waited for collectives, over all modules, in seconds.
 
         DDP measures the first ten steps and then every 100th, unless `_set_ddp_runtime_logging_sample_rate` says
-        otherwise. None if it has measured none, or if this version of torch does not tell. Any thread.
+        otherwise.
+        Return None if it has measured none, or if this version of torch does not report it. For any thread.
 
-        DDP answers under a lock which it holds during a backward pass, also while that waits for us. So it
-        is asked on a thread of its own; if it does not answer soon, this is its answer before.
+        DDP answers under a lock that it holds during a backward pass, even while that waits for us. So it is asked on a
+        separate thread. If it does not answer soon, return its previous answer.
         """
         if not self._modules:
             return None
@@ -92,13 +93,13 @@ class Modules:
 def exposed_s(module: DistributedDataParallel) -> float | None:
     """Return how long a module's latest measured step waited for collectives that did not overlap, in seconds.
 
-    It blocks while the module is in a backward pass.
+    Blocks while the module is in a backward pass.
     """
     try:
         ask: Callable[[], Mapping[str, object]] = module._get_ddp_logging_data
         data = ask()
         whole, hidden = data["backward_comm_time"], data["backward_compute_comm_overlap_time"]
-    except Exception:  # the function is private: another torch may have none, or one that raises
+    except Exception:  # the function is private: another torch may lack it or raise
         return None
     if not isinstance(whole, int) or not isinstance(hidden, int) or whole <= 0:
         return None
@@ -106,13 +107,13 @@ def exposed_s(module: DistributedDataParallel) -> float | None:
 
 
 def modules_of(parameter: torch.Tensor, state: object) -> Sequence[DistributedDataParallel]:
-    """Return the DDP modules that the gradient of a parameter may be of; looks at all objects of the process.
+    """Return the DDP modules that a parameter's gradient may belong to. Looks at all objects of the process.
 
-    DDP tells its hook nothing about itself. If several modules have the parameter, those that were
-    given this state are meant.
+    DDP tells its hook nothing about itself. If several modules have the parameter, return those that were given this
+    state.
 
     Raises:
-        ConfigError: there is none, so that nobody knows over which ranks to average.
+        ConfigError: there is none, so the ranks to average over are unknown.
     """
     everything = gc.get_objects()
     modules = [thing for thing in everything if issubclass(type(thing), DistributedDataParallel)]

@@ -1,4 +1,4 @@
-"""The I/O loop's part in a communicator: it performs what the core decides, and tells it what happens."""
+"""The I/O loop's part in a communicator: it performs the core's actions and hands it events."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ from worker_plugin.transports.links import Links
 
 log = logging.getLogger(__name__)
 
-#: How many ticks pass between reads of the kernel's counters of retransmits: about one second.
+#: Number of ticks between reads of the kernel's retransmit counters: about one second.
 RETRANSMITS_TICKS = 25
-#: How often time passes for the core, in seconds. At 25 ms an idle rank took 1.5 % of a core.
+#: Interval of the core's ticks, in seconds. At 25 ms an idle rank took 1.5 % of a core.
 TICK_S = 0.04
-#: How many lines of each level may come at once from one communicator.
+#: Maximum burst of log lines per level from one communicator.
 LINES_BURST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a driver needs in order to begin, once the ranks have met."""
+    """What a driver needs to begin once the ranks have met."""
 
     identity: Identity
     addresses: tuple[str, ...]
     sources: Sources
     transport: str
-    #: What reducers are shown, and by address what certain reducers are shown instead.
+    #: Credentials for reducers, and by address the credentials for particular reducers instead.
     access: Access
     private: Mapping[str, Access]
 
@@ -83,13 +83,13 @@ class Copies(Protocol):
         """Prepare a transfer whose tensor is on the CPU, so that it can be pushed."""
 
     def prepare_result(self, transfer: Transfer) -> None:
-        """See to it that the transfer has memory for the result."""
+        """Ensure that the transfer has memory for the result."""
 
     def deliver(self, transfer: Transfer) -> None:
-        """Copy the result, which is whole, to the tensor, and complete the future."""
+        """Copy the completed result to the tensor, and complete the future."""
 
     def release(self, transfer: Transfer) -> None:
-        """Take the contribution's memory back."""
+        """Reclaim the contribution's memory."""
 
     def fail(self, transfer: Transfer, error: Exception) -> None:
         """Complete the future with an error, unless it is complete."""
@@ -100,26 +100,26 @@ class DriverOwner(Protocol):
 
     @property
     def final(self) -> ReductionError:
-        """The error of collectives that come after the end."""
+        """The error of collectives submitted after the end."""
 
     def on_started(self, reducers: tuple[str, ...], planes: Sequence[str]) -> None:
         """Record that all ranks and these reducers have met, and over which planes."""
 
     def on_failed(self, error: ReductionError) -> ReductionError:
-        """Record the error that ended the communicator, and return the one that futures get."""
+        """Record the error that ended the communicator, and return the one for its futures."""
 
     def fall_back(self) -> None:
         """Look for a reducer with the other ranks, without blocking; `FellBack` or `NoFallback` follows."""
 
 
 class Driver:
-    """Has the core, the streams and the table of collectives of one communicator. For the loop's thread only.
+    """Owns the core, the streams and the table of collectives of one communicator. For the loop's thread only.
 
     Args:
-        owner: is told of the start and of failures, until `release`.
+        owner: notified of the start and of failures, until `release`.
         staging: copies between tensors and the memory of collectives.
-        recorder: keeps when what happened.
-        memory: where contributions lie, if reducers on this host may read them there.
+        recorder: records the times of events.
+        memory: where contributions are stored, if reducers on this host may read them there.
     """
 
     def __init__(
@@ -134,13 +134,13 @@ class Driver:
         self._recorder = recorder
         self.links = Links("auto", memory)
         self._core: RankCore | None = None
-        #: Events that came before there was a core.
+        #: Events that arrived before the core existed.
         self._early: list[Event] = []
-        #: What may name other reducers while the job runs.
+        #: Finds other reducers while the job runs.
         self._finder = Finder({})
-        #: The collectives that are not released, by number.
+        #: The collectives that have not been released, by number.
         self._transfers: dict[int, Transfer] = {}
-        #: The error of collectives that come after a failure.
+        #: The error of collectives submitted after a failure.
         self._failure: ReductionError | None = None
         self._ticks = 0
         #: The timer of the next tick.
@@ -157,7 +157,7 @@ class Driver:
         return self.links.addresses, self.links.descriptors
 
     async def run(self, start: Start) -> None:
-        """Drive the core until the communicator has ended, and all streams with it."""
+        """Drive the core until the communicator and all of its streams have ended."""
         self.links.transport = start.transport
         self.links.access = start.access
         self.links.private.update(start.private)
@@ -180,17 +180,17 @@ class Driver:
         del self._owner  # it refers to this object: a cycle
 
     def take(self, transfer: Transfer) -> None:
-        """Have a collective issued, after those that were taken before. Any thread."""
+        """Have a collective issued after those taken before. For any thread."""
         io_loop().call_soon_threadsafe(self.issue, transfer)
 
     def issue(self, transfer: Transfer) -> None:
-        """Take a collective whose turn has come: hand it to the core, or complete it with the error."""
+        """Issue the next collective: hand it to the core, or complete it with the error."""
         transfer.progress.taken = time.monotonic()
         failure: ReductionError | None = None
         if transfer.ready is None:
             try:
                 self._staging.begin(transfer)
-            except Exception as error:  # out of memory, perhaps
+            except Exception as error:  # possibly out of memory
                 failure = self._failure_of(f"collective {transfer.seq} could not be copied", error)
         if self._over.is_set() or self._failure is not None:
             self._staging.fail(transfer, self._failure or self._owner.final)
@@ -218,7 +218,7 @@ class Driver:
                 self._perform(action)
         except MalformedFrame as error:  # a result that cannot be decoded
             self.handle(Broke(error))
-        except Exception as error:  # a bug of ours, or no memory is left: fail everywhere, with a cause
+        except Exception as error:  # a bug of ours, or out of memory: fail everywhere, with a cause
             failure = self._failure_of(f"{type(event).__name__} could not be handled", error)
             if isinstance(event, Broke):
                 self.end(event.error)
@@ -226,16 +226,16 @@ class Driver:
                 self.handle(Broke(failure))
 
     def fell_back(self, address: str, access: Access) -> None:
-        """Go on at a reducer that rank 0 has started, after `DriverOwner.fall_back`."""
+        """Continue at a reducer that rank 0 has started, after `DriverOwner.fall_back`."""
         self.links.private[address] = access
         self.handle(FellBack(address))
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
-        """Hand a frame to the core, unless its checksum says that it was damaged on the way."""
+        """Hand a frame to the core, unless its checksum shows that it was damaged in transit."""
         if isinstance(frame, Result) and self._has_checksums():
             try:
                 checksum.check(frame)
-            except DataCorrupted as error:  # the stream is given up; the next epoch brings the result again
+            except DataCorrupted as error:  # the stream is given up; the next epoch sends the result again
                 self.links.forget(link)
                 self.links.shut(link)
                 self.lose(link, error)
@@ -251,7 +251,8 @@ class Driver:
         if isinstance(error, MalformedFrame) and self._has_checksums():
             error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
         self.handle(StreamLost(link, error))
-        # This rank's own, because a reducer says so with an Abort. After the loss: the stream cannot tell the others.
+        # This is the rank's own error, because a reducer reports its own with an Abort. It follows the loss because
+        # that stream cannot tell the other ranks.
         if isinstance(error, ResourceExhausted):
             self.handle(Broke(error))
 
@@ -299,7 +300,7 @@ class Driver:
 
     def _tick(self) -> None:
         if not self._over.is_set():
-            # The next tick is set first: time must go on even if handling this one raises.
+            # Schedule the next tick first: time must go on even if handling this one raises.
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
             is_asked = self._core is not None and self._core.wants_sent
             sent: Mapping[int, Sent] = {}
@@ -318,7 +319,7 @@ class Driver:
             totals.epochs, totals.resharded, totals.reducers = epochs.number, epochs.resharded, epochs.size
 
     async def _look_up(self, everything: bool) -> None:
-        """Tell the core which addresses the job's sources name now."""
+        """Give the core the addresses that the job's sources currently name."""
         found = await self._finder.find(everything=everything)
         if found is not None:
             self.handle(Found(found))
@@ -340,19 +341,19 @@ class Driver:
         transfer.progress.on_push(action.link, action.stop - action.start)
 
     def _failure_of(self, what: str, error: Exception) -> ReductionError:
-        """Return the error that ends the communicator; a bug's trace goes to the log."""
+        """Return the error that ends the communicator; log the traceback of a bug."""
         failure = failure_of(what, error)
         if isinstance(failure, LocalProtocolError):
             log.error("job %s rank %d: %s", *self._names, what, exc_info=error)
         return failure
 
     def end(self, error: ReductionError) -> None:
-        """Fail without telling the other ranks, because there is no core that could."""
+        """Fail without telling the other ranks, because there is no core to do so."""
         self._fail(error)
         self._over.set()
 
     def _fail(self, error: ReductionError) -> None:
-        """Complete every collective that has no result with the error; every later one gets it as well."""
+        """Complete every collective without a result with the error. Every later one gets it as well."""
         self._failure = self._owner.on_failed(error)
         self._recorder.totals.stop()
         for transfer in self._transfers.values():
@@ -360,11 +361,11 @@ class Driver:
         self._transfers.clear()
 
     def _has_checksums(self) -> bool:
-        """Whether pushes and results have checksums. Streams exist only while there is a core."""
+        """Return whether pushes and results have checksums. Streams exist only while there is a core."""
         assert self._core is not None
         return self._core.has_checksums
 
     @property
     def _names(self) -> tuple[str, int]:
-        """Job and rank, for lines of the log."""
+        """Job and rank, for log lines."""
         return ("?", -1) if self._core is None else (self._core.identity.job, self._core.identity.rank)

@@ -1,4 +1,4 @@
-"""`Ending`: what all threads of a communicator agree on, that it has begun to work, and what has ended it."""
+"""`Ending`: state shared by all threads of a communicator, namely whether it has begun, and the error that ended it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from worker_plugin.tensors.futures import raise_again, without_frames
 
 
 class Ending:
-    """The first error ends a communicator, and whoever comes later is told the same one. Any thread.
+    """Ends a communicator with its first error, which all later callers get as well. For any thread.
 
-    It calls nothing of its owner's, so it may be used with any lock held.
+    It calls nothing of its owner, so it may be used with any lock held.
     """
 
     def __init__(self) -> None:
-        #: For what the owner must change together with the end.
+        #: Also guards what the owner must change together with the end.
         self.lock = threading.RLock()  # a signal handler may close
         #: The error that later collectives raise; set by a failure or by `close`.
         self.final: ReductionError | None = None
-        #: What has failed. None while all is well, and after `close` too.
+        #: The failure. None while all is well, and also after `close`.
         self.error: ReductionError | None = None
         self._has_begun_or_ended = threading.Event()
 
     def begin(self) -> None:
-        """Let `wait` return."""
+        """Make `wait` return."""
         self._has_begun_or_ended.set()
 
     def wait(self) -> None:
@@ -38,12 +38,12 @@ class Ending:
         self.check()
 
     def check(self) -> None:
-        """Raise the error that has ended it, if it has ended."""
+        """Raise the error that ended it, if it has ended."""
         raise_again(self.final)
 
     def end(self, error: ReductionError) -> bool:
-        """End it with an error; return whether that is the first one, which alone counts."""
-        without_frames(error)  # also if it is the first one once more, caught where it was raised again
+        """End it with an error; return whether this is the first one. Only the first one counts."""
+        without_frames(error)  # also if it is the first one, caught again after it was raised again
         with self.lock:
             if self.final is not None:
                 return False

@@ -20,21 +20,20 @@ def reduction_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Average the bucket over all ranks through the reducers; for `ddp_model.register_comm_hook`.
 
-    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns at once.
+    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns immediately.
     It never raises for a bucket, which would leave the DDP object unusable; errors come through
     the future, as RuntimeError with the error's name and text, and typed as `state.error`.
-    Whatever goes wrong in it on one rank fails the state on all ranks: nobody goes on alone.
+    Any failure of it on one rank fails the state on all ranks, so that no rank continues alone.
 
-    Who calls a communication hook, and with what (torch 2.13):
+    Callers of a communication hook, and their arguments (torch 2.13):
 
-    - DDP's C++ reducer, with a GradBucket: averaged. So are the buckets of a DDP object that
-      `replicate()` made, the zeros of ranks that have no more inputs (`DDP.join`), and what hooks
-      hand on that wrap this one (`fp16_compress_wrapper`, optimizers that overlap). The average is
-      over all ranks, whatever `divide_by_initial_world_size` says.
-    - DDP's Python reducer (`torch._dynamo.config.optimize_ddp = "python_reducer"`, which is for
-      compiled autograd), with a gradient and its parameter; and FSDP1, with one flat gradient or
-      two. Neither uses what the hook returns, and both would go on with gradients that nobody
-      has averaged: ConfigError, at once.
+    - DDP's C++ reducer, with a GradBucket: averaged. So are the buckets of a DDP object created by `replicate()`,
+      the zeros of ranks that have no more inputs (`DDP.join`), and buckets from hooks that wrap this one
+      (`fp16_compress_wrapper`, optimizers that overlap). The average is over all ranks, regardless of
+      `divide_by_initial_world_size`.
+    - DDP's Python reducer (`torch._dynamo.config.optimize_ddp = "python_reducer"`, which is for compiled
+      autograd), with a gradient and its parameter; and FSDP1, with one flat gradient or two. Neither uses the
+      hook's return value, and both would continue with gradients that were never averaged: immediate ConfigError.
     """
     if not isinstance(state, ReductionState):
         raise ConfigError(
@@ -47,7 +46,7 @@ def reduction_hook(
         raise refused
     try:
         future = state.reduce_bucket(bucket)
-    except Exception as error:  # of whatever kind: DDP would be left in the middle of its backward pass
+    except Exception as error:  # of any kind: otherwise DDP would be left in the middle of its backward pass
         future = failed(state.fail(error))
     return raise_in_waiter(future)
 
@@ -55,18 +54,17 @@ def reduction_hook(
 def attach(
     ddp_model: DistributedDataParallel, state: ReductionState | None = None, **settings: Unpack[AllSettings]
 ) -> ReductionState:
-    """Have a DDP module average its gradients through the reducers; return the state that does it.
+    """Have a DDP module average its gradients through the reducers; return the state that does so.
 
     Args:
-        ddp_model: gets `reduction_hook`, so it must have no other hook. If it has that already, as with
-            REDUCTION_AUTO, its state is returned.
-        state: one that may be other modules' as well; None makes one for the module's own process
-            group.
-        **settings: of the state that is made, as for `ReductionState`.
+        ddp_model: gets `reduction_hook`, so it must have no other hook. If it already has it, as with REDUCTION_AUTO,
+            its state is returned.
+        state: a state that may also be used by other modules; None creates one for the module's own process group.
+        **settings: of the state that is created, as for `ReductionState`.
 
     Raises:
         ConfigError: the state is for other ranks than the module's, or an argument is wrong.
-        RuntimeError: torch's; the module has a hook already.
+        RuntimeError: from torch; the module already has a hook.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise ConfigError(
@@ -97,7 +95,7 @@ def attach(
 
 
 def attached_state(ddp_model: DistributedDataParallel) -> ReductionState | None:
-    """Return the state that averages a module's gradients; None if none does."""
+    """Return the state that averages a module's gradients, or None if none does."""
     found = (state for hook, state in ddp_model._comm_hooks if hook is reduction_hook)
     return cast("ReductionState | None", next(found, None))
 

@@ -1,4 +1,4 @@
-"""`Reporter`: has rank 0 say its line every `report_s`, on the I/O loop, with what the reducers know of ranks."""
+"""`Reporter`: logs rank 0's line every `report_s`, on the I/O loop, with the reducers' information about ranks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Says the line of one communicator's rank 0.
+    """Logs the line of one communicator's rank 0.
 
     Args:
         recorder: the rank's.
-        job: its name, as the reducers know it.
+        job: its name, as known to the reducers.
         group: the ranks of the process group, as in `Join`.
-        title: the name for people.
+        title: the name shown to people.
         world_size: of the communicator.
-        link_mbit: rate of this host's link, 0: not known.
+        link_mbit: rate of this host's link; 0: unknown.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Reporter:
         self._title = title
         self._world_size = world_size
         self._link_mbit = link_mbit
-        #: The best rate of the rounds so far, in bytes per second.
+        #: The best rate of all rounds so far, in bytes per second.
         self._rate = 0.0
         self._before: dict[str, JobStatus] = {}
         self._begin = time.monotonic()
@@ -49,11 +49,11 @@ class Reporter:
         self._collectives = 0
 
     async def run(self, interval_s: float, accesses: Callable[[], Mapping[str, Access]]) -> None:
-        """Say the line until cancelled. Intervals without a collective get none.
+        """Log the line until cancelled. Intervals without a collective get none.
 
         Args:
-            interval_s: from one line to the next.
-            accesses: returns what each reducer wants to see, by address.
+            interval_s: time between two lines.
+            accesses: returns the credentials for each reducer, by address.
         """
         while True:
             await asyncio.sleep(interval_s)
@@ -62,7 +62,7 @@ class Reporter:
                 log_setup.announce(log, report.line())
 
     async def report(self, accesses: Mapping[str, Access]) -> Report:
-        """Return what has happened since the report before."""
+        """Return what has happened since the last report."""
         now = {}
         for address, status in (await ask(accesses)).items():
             for job in status.jobs:
@@ -81,7 +81,7 @@ class Reporter:
             seconds=end - self._begin,
             steps=totals.steps - self._steps,
             collectives=totals.collectives - self._collectives,
-            # It takes 20 ms for 1024 collectives, too long for the loop.
+            # This takes 20 ms for 1024 collectives, too long for the loop.
             shares=await asyncio.to_thread(shares, spans, totals, self._link_mbit, self._rate),
             exposed_s=None if exposed is None else await asyncio.to_thread(exposed),
             straggler=found,

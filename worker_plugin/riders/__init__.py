@@ -1,1 +1,1 @@
-"""What rides on the sums: a few more numbers in them tell all ranks the same thing in the same step."""
+"""Extra values in the sums that tell all ranks the same thing in the same step."""

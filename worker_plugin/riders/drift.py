@@ -1,4 +1,4 @@
-"""Whether all ranks still have the same weights: every N steps digests of them meet in one sum."""
+"""Check that all ranks still have the same weights: every N steps, one sum collects their digests."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from worker_plugin.tensors.digest import digests
 class Watch:
     """Compares the weights of all ranks every N steps.
 
-    The digests of each rank's tensors are its row of a `Table`. Each rank looks at that in the next step, when it has
-    arrived. So all raise the same error in the same step.
+    The digests of each rank's tensors form its row of a `Table`. Each rank looks at the table in the next step, when it
+    has arrived. So all ranks raise the same error in the same step.
 
     Args:
-        model: its parameters are compared, frozen ones too, but not its buffers, which DDP lets differ within a step.
+        model: its parameters are compared, including frozen ones, but not its buffers, which DDP lets differ within a
+            step.
         every: N.
         optimizer: its tensors are compared as well; None: none.
-        all_reduce: begins a sum over all ranks, in place.
-        places: returns the names of the ranks that take part at present, and the index of this one among them.
+        all_reduce: begins an in-place sum over all ranks.
+        places: returns the names of the ranks that currently take part, and this rank's index among them.
     """
 
-    #: Where the table is.
+    #: The table's device.
     device = torch.device("cpu")
 
     def __init__(
@@ -49,29 +50,29 @@ class Watch:
             raise ConfigError(f"the optimizer is a {type(optimizer).__name__}: pass one of torch.optim")
         self._model, self._every, self._optimizer = model, every, optimizer
         trained = (one for one in model.parameters() if one.requires_grad)
-        #: A parameter that tells which DDP module this is about: one with a gradient, if there is one.
+        #: A parameter that identifies the DDP module: one with a gradient, if there is one.
         self.first = next(trained, next(model.parameters()))
         self._all_reduce, self._places = all_reduce, places
-        #: Steps of this process so far, and how many of them had been done when `count_again` was called.
+        #: Steps of this process so far, and the number of them at the call of `count_again`.
         self._steps = self._counted_from = 0
         self._alike_at: int | None = None
         self._asked: _Asked | None = None
 
     def count_again(self) -> None:
-        """Count steps from here on; all ranks do so in the same step."""
+        """Count steps from here on. All ranks do so in the same step."""
         self._counted_from, self._alike_at = self._steps, None
 
     def forget(self) -> None:
-        """Begin again with another communicator."""
+        """Start over with another communicator."""
         self.count_again()
         self._asked = None
 
     def step(self) -> None:
-        """Compare, if it is time; all ranks call it once per step, at a point where their weights should be the same.
+        """Compare if it is due. All ranks call this once per step, at a point where their weights should be equal.
 
         Raises:
-            ReplicasDiffer: they were not, at the last comparison; on all ranks.
-            ReductionError: what has ended the communicator.
+            ReplicasDiffer: they differed at the last comparison; raised on all ranks.
+            ReductionError: the error that ended the communicator.
         """
         asked, self._asked = self._asked, None
         if asked is not None:
@@ -85,20 +86,20 @@ class Watch:
 
 
 class _Asked:
-    """A comparison that is under way."""
+    """A comparison in progress."""
 
     def __init__(self, step: int, table: Table, names: tuple[str, ...]) -> None:
         self.step = step
         self._table, self._names = table, names
 
     def check(self, alike_at: int | None) -> None:
-        """Raise ReplicasDiffer if not all ranks have said the same."""
+        """Raise ReplicasDiffer if not all ranks reported the same digests."""
         rows: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for place, row in self._table.rows():
             rows[tuple(row)].append(place)
         if len(rows) == 1:
             return
-        most = max(rows, key=lambda row: len(rows[row]))  # of two that are equal in number the first
+        most = max(rows, key=lambda row: len(rows[row]))  # the first one on a tie
         others = [place for row, places in rows.items() if row != most for place in places]
         different = [name for name, *values in zip(self._names, *rows, strict=True) if len(set(values)) > 1]
         rest = f" and {len(different) - 1} more of {len(self._names)} tensors" if len(different) > 1 else ""
@@ -112,7 +113,7 @@ class _Asked:
 def _tensors(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Iterate over what is compared, with names. Of a DTensor it is this rank's shard."""
+    """Iterate over the compared tensors, with names. Of a DTensor it yields this rank's shard."""
     names: dict[torch.Tensor, str] = {}
     for name, parameter in model.named_parameters():
         names[parameter] = name.removeprefix("module.")
@@ -136,15 +137,15 @@ def watch(
     group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Watch:
-    """Return a `Watch` over a process group of any backend; call its `step` once per step on every rank.
+    """Return a `Watch` over a process group of any backend. Call its `step` once per step on every rank.
 
-    For models whose gradients no `ReductionState` averages; where one does, use `state.watch`.
+    Use it for models whose gradients no `ReductionState` averages; where one does, use `state.watch`.
 
     Args:
         model: as for `Watch`. Each rank compares its own shards of a sharded model.
         every: N.
-        group: ranks that should have the same weights; None: all. For a model that is sharded and replicated
-            (HSDP), the ranks that hold the same shards.
+        group: ranks that should have the same weights; None: all. For a model that is sharded and replicated (HSDP),
+            the ranks that hold the same shards.
         optimizer: as for `Watch`.
 
     Raises:
@@ -161,5 +162,5 @@ def watch(
         return [str(rank) for rank in ranks], ranks.index(dist.get_rank())
 
     found = Watch(model, every, optimizer, all_reduce, places)
-    found.device = found.first.device  # NCCL sums nothing that is on the CPU
+    found.device = found.first.device  # NCCL cannot sum tensors on the CPU
     return found

@@ -1,8 +1,8 @@
-"""What ranks tell of each backward pass: who skipped it, in which parameter the first Inf or NaN was, and who was late.
+"""Ranks' reports on each backward pass: who skipped it, which parameter had the first Inf or NaN, and who was late.
 
-Lateness needs no common clock: all ranks get the last result of a step at nearly the same moment, and from then on each
-counts by its own clock until it hands a bucket over. Waiting for others lies before that moment, so who is slow differs
-from those who wait for it.
+Lateness needs no common clock. All ranks get the last result of a step at nearly the same moment, and from then on each
+rank measures with its own clock until it submits a bucket. Waiting for others lies before that moment, so a slow rank
+differs from the ranks that wait for it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What all ranks have told of one backward pass; the same on all of them."""
+    """All ranks' reports on one backward pass; the same on all of them."""
 
-    #: Its number, among those of this process that DDP averaged since `report_steps`; the first one has 1.
+    #: Its number, starting at 1, among the passes of this process that DDP averaged since `report_steps`.
     step: int
-    #: The ranks that called `skip_step`. The gradients of all ranks are NaN then.
+    #: The ranks that called `skip_step`. If there are any, the gradients of all ranks are NaN.
     skipped: tuple[str, ...]
     #: The ranks whose own gradient was not finite, and their first such parameter in the order of the backward
     #: pass. A gradient whose norm overflows float32 counts as not finite.
     non_finite: Mapping[str, str]
-    #: By how many seconds each rank handed each bucket over later than the first rank did, in the order of the backward
-    #: pass. Ranks whose first pass it is are left out. On a GPU it is when work was queued, not when it was done.
+    #: By how many seconds each rank submitted each bucket later than the first rank, in the order of the backward pass.
+    #: Ranks in their first pass are left out. On a GPU this is when work was queued, not when it was done.
     lateness: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def counts(self) -> bool:
-        """Whether nobody skipped it, and all ranks had finite gradients."""
+        """Whether no rank skipped it, and all ranks had finite gradients."""
         return not (self.skipped or self.non_finite)
 
 
@@ -52,9 +52,9 @@ class Reports:
     """The reports of one DDP module.
 
     Args:
-        module: whose backward passes they are about.
-        all_reduce: begins a reduction over all ranks, in place.
-        places: returns the names of the ranks that take part at present, and the index of this one among them.
+        module: the module whose backward passes are reported.
+        all_reduce: begins an in-place reduction over all ranks.
+        places: returns the names of the ranks that currently take part, and this rank's index among them.
     """
 
     def __init__(
@@ -68,29 +68,30 @@ class Reports:
         #: Report of the latest pass; None before the first one.
         self.last: StepReport | None = None
         self.steps = self.skipped = self.non_finite = 0
-        #: How much later than the first rank this one handed its last bucket over in the latest pass, in seconds.
+        #: How much later than the first rank this one submitted its last bucket in the latest pass, in seconds.
         self.late_s = 0.0
         self._asked: tuple[Table, list[torch.Tensor]] | None = None
         self._is_skipping = False
         self.forget()
-        # Here and not as a decorator: it loads torch._dynamo, more than a second of each process that imports this.
+        # Called here rather than as a decorator, because it loads torch._dynamo, which would take more than a second in
+        # each process that imports this.
         module.register_forward_pre_hook(torch.compiler.disable(self._on_forward))  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
-        """Begin again with another communicator."""
+        """Start over with another communicator."""
         self._asked = None
         #: Whether a forward pass has begun since the last backward pass ended.
         self._has_begun = False
-        #: When the last result of the latest pass came, on this rank's clock.
+        #: When the last result of the latest pass arrived, on this rank's clock.
         self._ended_at: float | None = None
         self._begin()
 
     def _begin(self) -> None:
-        #: Buckets of this backward pass so far: their futures, parameters, and which of these are not finite.
+        #: Buckets of this backward pass so far: their futures, their parameters, and which of those are not finite.
         self._futures: list[Future] = []
         self._parameters: list[torch.Tensor] = []
         self._bad: list[torch.Tensor] = []
-        #: When each was handed over, in microseconds since the last pass ended; -1: not known.
+        #: When each bucket was submitted, in microseconds since the last pass ended; -1: unknown.
         self._handed_over: list[int] = []
 
     def _on_forward(self, module: DistributedDataParallel, _: object) -> None:
@@ -98,15 +99,15 @@ class Reports:
             return
         self.look()
         if self.last is not None and self.last.skipped and not self._has_begun:
-            # A backward pass that was broken off leaves DDP in the middle. This is how its own elastic groups go on;
-            # DDP reorders its buckets after it, which it has to do on all ranks.
+            # An aborted backward pass leaves DDP in the middle of one. DDP's own elastic groups continue in this way.
+            # DDP then reorders its buckets, which has to happen on all ranks.
             module.reducer._reset_state()
         self._has_begun = True
 
     # ---- one backward pass ----
 
     def before_bucket(self, bucket: GradBucket) -> None:
-        """Look at this rank's gradients; waits for no GPU."""
+        """Inspect this rank's gradients, without waiting for a GPU."""
         ended_at = self._ended_at
         self._handed_over.append(-1 if ended_at is None else int(1e6 * (time.monotonic() - ended_at)))
         self._parameters += bucket.parameters()
@@ -116,7 +117,7 @@ class Reports:
         self._bad.append(torch.stack(norms).isfinite().logical_not_())
 
     def after_bucket(self, bucket: GradBucket, future: Future) -> None:
-        """After the last bucket tell the others."""
+        """Send this rank's report to the others after the last bucket."""
         self._futures.append(future)
         if not bucket.is_last():
             return
@@ -124,7 +125,7 @@ class Reports:
         bad = torch.cat([one.to(device) for one in self._bad]).to(torch.int64)
         values = torch.tensor([int(self._is_skipping), 0, *self._handed_over], device=device)
         if not self._is_skipping:
-            # Of several elements that are largest, argmax returns the first.
+            # argmax returns the first of several largest elements.
             values[1] = (bad.argmax() + 1) * bad.any()
         table = Table(self._places(), values, lambda tensor: self._all_reduce(tensor, dist.ReduceOp.SUM))
         self._asked = table, self._parameters
@@ -136,10 +137,10 @@ class Reports:
         self._ended_at = time.monotonic()
 
     def look(self) -> StepReport | None:
-        """Return the report of the latest backward pass, which all ranks have ended or are in; waits for it.
+        """Return the report of the latest backward pass, which all ranks have ended or are in. Waits for it.
 
         Raises:
-            ReductionError: what has ended the communicator.
+            ReductionError: the error that ended the communicator.
         """
         asked, self._asked = self._asked, None
         if asked is not None:
@@ -156,7 +157,7 @@ class Reports:
             self.late_s = self.last.lateness.get(table.own, (0.0,))[-1]
             self.skipped += bool(self.last.skipped)
             self.non_finite += bool(self.last.non_finite)
-            # Loss scaling has Infs now and then, and training that has come to NaN stays there.
+            # Loss scaling causes Infs now and then, and training that has reached NaN stays there.
             if self.last.non_finite and not (before and before.non_finite) and table.is_first:
                 text = ", ".join(f"rank {rank} in {name}" for rank, name in self.last.non_finite.items())
                 log.warning("step %d: gradients are not finite: %s", self.steps, text)
@@ -168,8 +169,8 @@ class Reports:
         """Take part in a backward pass that this rank cannot do, with NaN for all gradients; return when it is done.
 
         Raises:
-            ConfigError: no pass is under way.
-            RuntimeError: what has ended the communicator.
+            ConfigError: no pass is in progress.
+            RuntimeError: the error that ended the communicator.
         """
         if not self._has_begun:
             raise ConfigError(
@@ -196,7 +197,7 @@ class Reports:
 
 
 def _lateness(times: Mapping[str, list[int]]) -> dict[str, tuple[float, ...]]:
-    """Return by how many seconds each is later than the first, from microseconds by bucket."""
+    """Return by how many seconds each rank is later than the first, from microseconds per bucket."""
     first = [min(column) for column in zip(*times.values(), strict=True)]
     return {
         name: tuple((at - least) / 1e6 for at, least in zip(row, first, strict=True))

@@ -1,4 +1,4 @@
-"""A sum that tells each rank what all of them say."""
+"""A sum that gives each rank the values of all ranks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch.distributed as dist
 
 from worker_plugin.tensors.futures import Future
 
-#: Begins a reduction over all ranks, in place.
+#: Begins an in-place reduction over all ranks.
 AllReduce: TypeAlias = Callable[[torch.Tensor, dist.ReduceOp.RedOpType], Future]
 
 
 class Waitable(Protocol):
-    """A collective that is under way."""
+    """A collective in flight."""
 
     def wait(self) -> object:
         """Return when its tensor has the result."""
@@ -25,12 +25,12 @@ class Table:
     """A row of int64 for each rank.
 
     Each rank fills in its own row and leaves the others at zero, so the sum over all ranks is the whole table. A 1 at
-    the beginning of a row says that its rank was there; a worker of an elastic job that was lost meanwhile has none.
+    the beginning of a row shows that its rank took part; a lost worker of an elastic job has none.
 
     Args:
-        places: the names of the ranks that take part, and the index of this one among them.
-        values: of this rank: a tensor of one dimension.
-        all_reduce: begins a sum over all ranks, in place, of a tensor on the device of the values.
+        places: the names of the ranks that take part, and this rank's index among them.
+        values: of this rank; a one-dimensional tensor.
+        all_reduce: begins an in-place sum over all ranks, of a tensor on the device of the values.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Table:
         self._sum = all_reduce(self._table)
 
     def rows(self) -> list[tuple[str, list[int]]]:
-        """Wait for the sum, and return what each rank that was there has said.
+        """Wait for the sum, and return the values of each rank that took part.
 
         Raises:
-            ReductionError: what has ended the communicator.
+            ReductionError: the error that ended the communicator.
         """
         self._sum.wait()
         table = zip(self._names, self._table.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Averages in which each rank counts by its samples, and not as much as any other."""
+"""Averages that weight each rank by its number of samples."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from reduction.errors import ConfigError
 from worker_plugin.riders.table import AllReduce
 from worker_plugin.tensors.futures import Future
 
-#: Up to here float64, which no `wire_dtype` rounds, has all whole numbers.
+#: float64, which no `wire_dtype` rounds, represents all whole numbers up to here.
 SAMPLES_MAX = 1 << 53
 
 
 class Weighing:
-    """What this rank's gradients count, of one communicator.
+    """The weight of this rank's gradients in one communicator.
 
-    An average of n ranks is (g_1 + ... + g_n) / n. Where rank r has s_r samples, and all have S, its gradient is
-    multiplied by n * s_r / S first; so the average is (s_1 * g_1 + ... + s_n * g_n) / S.
+    An average of n ranks is (g_1 + ... + g_n) / n. If rank r has s_r samples, and all ranks together have S, its
+    gradient
+    is first multiplied by n * s_r / S. So the average is (s_1 * g_1 + ... + s_n * g_n) / S.
     """
 
     def __init__(self) -> None:
         self._own = 0.0
-        #: Ranks in the present backward pass.
+        #: Number of ranks in the present backward pass.
         self._ranks = 0
         self._sum: Future | None = None
         #: Whether `weigh` was called since the last backward pass.
@@ -50,17 +51,17 @@ class Weighing:
         self._is_new = True
 
     def begin(self, all_reduce: AllReduce, ranks: int, *, is_joining: bool) -> None:
-        """Begin a backward pass; while DDP's `join` is on, a rank that has no more data weighs nothing."""
+        """Begin a backward pass. While DDP's `join` is active, a rank without more data has weight zero."""
         if is_joining and not self._is_new:
             self.weigh(0, all_reduce)
         self._is_new, self._ranks = False, ranks
 
     def apply(self, gradients: torch.Tensor) -> None:
-        """Multiply this rank's gradients by what they count in an average over all ranks, in place.
+        """Multiply this rank's gradients by their weight in an average over all ranks, in place.
 
         Raises:
-            ConfigError: no rank has any samples; on all ranks.
-            ReductionError: what has ended the communicator.
+            ConfigError: no rank has any samples; raised on all ranks.
+            ReductionError: the error that ended the communicator.
         """
         assert self._sum is not None  # it is on
         total = float(self._sum.wait())

@@ -1,1 +1,1 @@
-"""Between torch's tensors and bytes on the wire: admission, encoding, staging, GPUs, memory."""
+"""Conversion between torch's tensors and bytes on the wire: admission, encoding, staging, GPUs, memory."""

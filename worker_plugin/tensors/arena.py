@@ -1,4 +1,4 @@
-"""Host memory for what is in flight, used again from step to step. `reduction.process.reuse` says what is kept."""
+"""Host memory for collectives in flight, reused from step to step. `reduction.process.reuse` decides what is kept."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _pageable(nbytes: int) -> torch.Tensor:
 
 
 class ArenaPool:
-    """Host buffers that are used again by tensors of exactly the same size. Any thread.
+    """Host buffers that are reused for tensors of exactly the same size. For any thread.
 
     Args:
         allocate: returns a buffer of at least this many bytes.
-        suits: whether a buffer that was allocated earlier may be used again.
+        suits: whether a previously allocated buffer may be reused.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class ArenaPool:
 
     @classmethod
     def of(cls, memory: OwnMemory) -> ArenaPool:
-        """Return a pool whose buffers can be shared with other processes of this host, once one wants that."""
+        """Return a pool whose buffers can be shared with other processes of this host, once one asks for that."""
 
         def allocate(nbytes: int) -> torch.Tensor:
-            # torch gives an empty array of numpy strides that it cannot view as another dtype.
+            # torch gives an empty array numpy strides that it cannot view as another dtype.
             is_shared = memory.is_wanted and nbytes > 0
             return torch.from_numpy(memory.allocate(nbytes)) if is_shared else _pageable(nbytes)
 
@@ -45,12 +45,12 @@ class ArenaPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the buffers that are in use."""
+        """Bytes of the buffers in use."""
         return self._shelf.used_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the buffers that are kept for later."""
+        """Bytes of the buffers kept for later."""
         return self._shelf.free_bytes
 
     def take(self, nbytes: int) -> torch.Tensor:
@@ -67,6 +67,6 @@ class ArenaPool:
         return buffer
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Take a buffer back; the caller must not use it any more."""
+        """Take a buffer back. The caller must no longer use it."""
         with self._lock:
             self._shelf.give(buffer.numel(), buffer)

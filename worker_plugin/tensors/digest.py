@@ -1,9 +1,9 @@
-"""Digests of tensors: numbers of 64 bits that tell whether two of them have the same bits.
+"""Digests of tensors: 64-bit numbers that tell whether two tensors have the same bits.
 
-The memory is read as words of 8 bytes, in rows. A word counts times an odd number that depends on its place in the row,
-a row's sum times one that depends on the row's place, all modulo 2**64. So a change within one word always changes the
-digest, since odd numbers have an inverse modulo 2**64; any other change goes unnoticed with a probability of about
-2**-64, unless somebody has computed it.
+The memory is read as 8-byte words, in rows. A word is multiplied by an odd number that depends on its position in the
+row, a row's sum by one that depends on the row's position, all modulo 2**64. So a change within one word always changes
+the digest, since odd numbers have an inverse modulo 2**64. Any other change goes unnoticed with a probability of about
+2**-64, unless it was constructed deliberately.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from worker_plugin.tensors.encoding import flat_of
 
 #: Words in a row.
 ROW = 4096
-#: Rows that are multiplied at a time: 1 MiB, which caches hold.
+#: Rows that are multiplied at a time: 1 MiB, which fits in caches.
 BLOCK = 32
 
 
 def digest(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
     """Return a digest of a model's state_dict, or of named tensors: 32 hexadecimal digits.
 
-    It depends on names, shapes, dtypes and bits, and on nothing else: not on devices, ranks or versions. So it tells
-    whether two processes have the same weights, a trainer and whoever serves its model for one.
+    It depends only on names, shapes, dtypes and bits, and not on devices, ranks or versions. So it tells whether
+    two processes have the same weights, for example a trainer and a server of its model.
 
     Raises:
         TypeError: something is not a dense tensor.
@@ -40,12 +40,12 @@ def digest(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
 
 
 def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the digests of tensors, int64 on the CPU. It waits for GPUs.
+    """Return the digests of tensors, int64 on the CPU. Waits for GPUs.
 
     Raises:
         TypeError: one of them is not a dense tensor.
     """
-    found = [_digest(tensor) for tensor in tensors]  # GPUs begin with all of them before one is waited for
+    found = [_digest(tensor) for tensor in tensors]  # all GPUs start before the first is waited for
     return torch.tensor([int(one) for one in found], dtype=torch.int64)
 
 
@@ -68,7 +68,7 @@ def _digest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _factors(count: int) -> torch.Tensor:
-    """Return odd numbers in no order: those of the generator SplitMix64 (Steele et al., OOPSLA 2014)."""
+    """Return odd pseudorandom numbers, from the generator SplitMix64 (Steele et al., OOPSLA 2014)."""
     mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

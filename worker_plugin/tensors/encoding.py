@@ -1,8 +1,7 @@
-"""How a tensor becomes a contribution, and a result the tensor again; one object per collective.
+"""How a tensor becomes a contribution and a result becomes the tensor again. One object per collective.
 
-What a contribution says is decided once, when its chunk is first pushed: an epoch that asks for it
-again gets the same bytes. Starts and stops are bytes as the layout counts them
-(`reduction/model/wire_sizes.py`).
+The content of a contribution is fixed once, when its chunk is first pushed. An epoch that asks for it again gets the
+same bytes. Starts and stops are bytes as counted by the layout (`reduction/model/wire_sizes.py`).
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from reduction.model import DType
 
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: A tensor is encoded and decoded in batches of this many elements. They stay in the processor's
-#: cache, and they are whole blocks.
+#: A tensor is encoded and decoded in batches of this many elements. They fit in the processor's cache, and are whole
+#: blocks.
 BATCH_ELEMENTS = 1 << 15
-#: A GPU converts this many elements at a time. They take only some MiB of its memory, and are enough
-#: for long copies.
+#: Number of elements that a GPU converts at a time. They take only some MiB of its memory, and are enough for long
+#: copies.
 GPU_BATCH_ELEMENTS = 1 << 22
 FLOATS_OF_16_BITS = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
 class Encoding:
-    """Bytes as they are.
+    """Sends bytes unchanged.
 
     Args:
         tensor: contiguous; not touched until `decode`.
 
     Attributes:
-        tensor: its elements, see `flat_of`.
+        tensor: the tensor's elements; see `flat_of`.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -45,28 +44,28 @@ class Encoding:
         self._bytes = memoryview(b"")
 
     def open(self) -> None:
-        """Prepare for `encode`; not called for a tensor on a GPU, whose contribution `fetch` makes."""
+        """Prepare for `encode`. Not called for a tensor on a GPU, whose contribution `fetch` creates."""
         self._bytes = bytes_of(self.tensor.view(torch.uint8))
 
     def close(self) -> None:
-        """Forget the tensor's memory: everything was pushed."""
+        """Forget the tensor's memory once everything has been pushed."""
         self._bytes = memoryview(b"")
 
     def where(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where the bytes of a range lie in the contribution."""
+        """Return the position of a range's bytes in the contribution."""
         return start, stop
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
-        """Fill the part of a range of the contribution, if that is still to be done."""
-        if self._bytes:  # again in another epoch: harmless, the tensor is as it was
+        """Fill a range of the contribution, if that has not been done yet."""
+        if self._bytes:  # repeated in another epoch, which is harmless: the tensor has not changed
             out[:] = self._bytes[start:stop]
 
     def elements(self, stop: int) -> int:
-        """Return how many of the tensor's elements, from its first, the ranges up to `stop` cover."""
+        """Return how many of the tensor's elements, from the first one, the ranges up to `stop` cover."""
         return -(-stop // self.tensor.element_size())
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
-        """Have the GPU put elements into the contribution; called for all of them, in order."""
+        """Have the GPU copy elements into the contribution. Called for all of them, in order."""
         elements = self.tensor[first:stop]
         host.view(elements.dtype)[first:stop].copy_(elements, non_blocking=True)
 
@@ -74,9 +73,9 @@ class Encoding:
         """Put a chunk's result into the result memory.
 
         Raises:
-            MalformedFrame: no reducer of ours sends this.
+            MalformedFrame: no correct reducer sends this.
         """
-        # numpy gives the GIL away for this copy, a memoryview would not.
+        # numpy releases the GIL for this copy; a memoryview would not.
         out[start:stop] = np.frombuffer(payload, np.uint8)
 
     def decode(self, result: torch.Tensor) -> None:
@@ -85,14 +84,14 @@ class Encoding:
 
 
 class OwnEncoding(Encoding):
-    """For a rank that is alone: its tensor is the result already, not rounded and with the bits of its NaNs."""
+    """For a rank that is alone: its tensor already is the result, unrounded and with the bits of its NaNs."""
 
     def decode(self, result: torch.Tensor) -> None:
         """Leave the tensor as it is."""
 
 
 class CastEncoding(Encoding):
-    """float32 that travels in 16 bits, rounded by torch."""
+    """float32 sent in 16 bits, rounded by torch."""
 
     def __init__(self, tensor: torch.Tensor, dtype: DType) -> None:
         super().__init__(tensor)
@@ -118,12 +117,12 @@ class CastEncoding(Encoding):
         return -(-stop // 2)
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
-        """See `Encoding.fetch`; rounded on the GPU, so half as many bytes leave it."""
+        """See `Encoding.fetch`. Rounds on the GPU, so half as many bytes leave it."""
         elements = self.tensor[first:stop].to(self._dtype)
         host.view(self._dtype)[first:stop].copy_(elements, non_blocking=True)
 
     def decode(self, result: torch.Tensor) -> None:
-        """See `Encoding.decode`; on a GPU torch copies first, to memory as large, and then converts: so in parts."""
+        """See `Encoding.decode`. Works in parts: on a GPU torch copies to equally large memory, and then converts."""
         flat, values = self.tensor, result.view(self._dtype)
         for first in range(0, flat.numel(), GPU_BATCH_ELEMENTS):
             part = slice(first, first + GPU_BATCH_ELEMENTS)
@@ -132,22 +131,22 @@ class CastEncoding(Encoding):
 
 @dataclass(slots=True)
 class Residual:
-    """What contributions leave out of a parameter: float32, flat, on its device, divided by the loss scale."""
+    """The part of a parameter that contributions left out: float32, flat, on its device, divided by the loss scale."""
 
-    #: By earlier contributions, up to the last step that counted. `encode` adds it.
+    #: Left out by earlier contributions, up to the last step that counted. `encode` adds it.
     kept: torch.Tensor
-    #: By this contribution: `encode` writes it.
+    #: Left out by this contribution. `encode` writes it.
     pending: torch.Tensor
     loss_scale: float = 1.0
 
     def part(self, start: int, stop: int) -> Residual:
-        """Return the residual of some of the elements; it shares the memory."""
+        """Return the residual of some of the elements, as a view."""
         return Residual(self.kept[start:stop], self.pending[start:stop], self.loss_scale)
 
 
 @dataclass(slots=True)
 class ParameterSlice:
-    """Elements of a tensor that begin a block of their own: a parameter, however DDP has put it into buckets."""
+    """Elements of a tensor that begin their own block: a parameter, however DDP has assigned it to buckets."""
 
     offset: int
     numel: int
@@ -161,7 +160,7 @@ class BlockEncoding(Encoding):
     Args:
         tensor: contiguous, floating point.
         wire: a block format.
-        slices: of the tensor, by offset; each is filled up to whole blocks with zeros.
+        slices: of the tensor, by offset; each is padded to whole blocks with zeros.
     """
 
     def __init__(self, tensor: torch.Tensor, wire: WireFormat, slices: Sequence[ParameterSlice]) -> None:
@@ -178,13 +177,13 @@ class BlockEncoding(Encoding):
         self.contribution_bytes = self._count * self._push_bytes
         self.result_bytes = wire.dtype.format.result_bytes(self.numel * self._itemsize)
         self._flat: torch.Tensor | None = None
-        #: What is encoded at a time, and what the others will make of it.
+        #: The values being encoded, and what the receivers will decode from them.
         self._scratch = np.empty((2, 0, self._block), np.float32)
         self._is_encoded = bytearray(self._count)
 
     @property
     def numel(self) -> int:
-        """Elements, with what fills up the blocks."""
+        """Number of elements, including the padding of blocks."""
         return self._count * self._block
 
     def open(self) -> None:
@@ -275,15 +274,15 @@ class BlockEncoding(Encoding):
 
 
 def flat_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a contiguous tensor in a row, in the same memory.
+    """Return the elements of a contiguous tensor as a flat view.
 
-    Writing to them does not count in autograd's version counter of the tensor, as Gloo's writes do not: `data`
-    has a counter of its own. Their stride is 1. `reshape(-1)` keeps any stride of a single element or of none,
-    and torch does not view such a tensor as bytes.
+    Writes to them do not count in the tensor's autograd version counter, as Gloo's writes do not, because `data` has
+    its own counter. Their stride is 1. `reshape(-1)` would keep any stride of a tensor with one element or none, and
+    torch does not view such a tensor as bytes.
     """
     return tensor.data.as_strided((tensor.numel(),), (1,))
 
 
 def bytes_of(buffer: torch.Tensor) -> memoryview:
-    """Return the memory of a tensor on the CPU."""
+    """Return the memory of a CPU tensor."""
     return buffer.numpy().data

@@ -1,14 +1,14 @@
-"""What lossy contributions left out so far, by parameter: added to the next one (error feedback).
+"""The residuals of lossy contributions, by parameter, which are added to the next contribution (error feedback).
 
-A step is one backward pass that DDP averages: of one module, from its first bucket to its last. What
-it leaves out is *pending* until the module's next step begins, and is then kept if the step counted.
-It did not count if a result has an element that is not finite, which all ranks see, or if the script
-says so (`discard`); then everything is as it was before the step. So a residual takes two arrays:
-one that contributions read, and one that they write.
+A step is one backward pass that DDP averages, of one module, from its first bucket to its last. What it
+leaves out is *pending* until the module's next step begins, and is then kept if the step counted. A step did
+not count if a result has a non-finite element, which all ranks see, or if the script says so (`discard`).
+Then everything is as it was before the step. So a residual takes two arrays: one that contributions read,
+and one that they write.
 
-Parameters are known by the order in which DDP first showed them, which is the same in every run of
-a script; so a residual finds its parameter again when DDP rebuilds its buckets, and after a restart
-from a checkpoint. Residuals are divided by the loss scale, so they do not depend on what that was.
+Parameters are identified by the order in which DDP first presented them, which is the same in every run of a
+script. So a residual finds its parameter again when DDP rebuilds its buckets, and after a restart from a
+checkpoint. Residuals are divided by the loss scale, so they do not depend on it.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from worker_plugin.tensors.futures import Future, seen_first
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose gradients a tensor has."""
+    """The parameters whose gradients a tensor contains."""
 
     module: torch.nn.Module
-    #: The tensor's number in a backward pass of the module: ascending, and 0 begins a pass.
+    #: The tensor's number in a backward pass of the module: ascending, with 0 at the start of a pass.
     index: int
-    #: In the order in which they lie in the tensor.
+    #: In their order in the tensor.
     parameters: Sequence[torch.Tensor]
 
 
 class Step:
-    """What one backward pass of a module left out."""
+    """The part of its gradients that one backward pass of a module left out."""
 
     def __init__(self, loss_scale: float) -> None:
-        #: Whether what it left out will be kept, as far as that is known.
+        #: Whether what it left out will be kept, as far as is known.
         self.counts = True
-        #: The largest index of a bucket so far.
+        #: The largest bucket index so far.
         self.last_index = -1
-        #: The parameters so far; empty once it is settled.
+        #: The parameters so far; empty once the step is settled.
         self.entries: list[_Entry] = []
         self._loss_scale = loss_scale
         self._results: list[Future] = []
 
     def add(self, entry: _Entry) -> None:
-        """Add a parameter, and settle another step that left something out of it."""
+        """Add a parameter, and settle any other step that left something out of it."""
         if entry.step is self:
             return
         if entry.step is not None:
@@ -63,20 +63,20 @@ class Step:
         self.entries.append(entry)
 
     def watch(self, future: Future, tensor: torch.Tensor) -> Future:
-        """Return a future for a bucket's result that is done once it is known whether that is finite."""
+        """Return a future for a bucket's result that completes once it is known whether the result is finite."""
         self._results.append(seen_first(future, tensor, self._look))
         return self._results[-1]
 
     def _look(self, result: torch.Tensor) -> None:
-        # One pass and no memory: a finite sum has finite terms. Other sums may have overflowed.
+        # One pass without extra memory. A finite sum has finite terms; other sums may have overflowed.
         if not (result.sum(dtype=torch.float32).isfinite() or result.isfinite().all()):
             self.counts = False
 
     def settle(self) -> None:
-        """Keep what it left out if it counts.
+        """Keep what the step left out if it counts.
 
         Raises:
-            ConfigError: a result is not there yet, so nobody knows.
+            ConfigError: a result is still missing, so this is unknown.
         """
         if not all(result.done() for result in self._results):
             raise ConfigError(
@@ -95,7 +95,7 @@ class _Entry:
 
     def __init__(self, kept: torch.Tensor) -> None:
         self.residual = Residual(kept, _zeros(kept.numel(), kept.device))
-        #: Left out what is pending; None if nothing is.
+        #: The step that left out what is pending; None if nothing is.
         self.step: Step | None = None
 
     @property
@@ -108,27 +108,26 @@ class _Entry:
 
 
 class ErrorFeedback:
-    """The residuals of one rank. Read and written by its encodings; not while collectives are in flight."""
+    """The residuals of one rank. Its encodings read and write them. Do not use this while collectives are in flight."""
 
     def __init__(self) -> None:
-        #: What the loss of the next step is multiplied with; None: nobody has said.
+        #: Factor by which the loss of the next step is multiplied; None if it was never set.
         self._loss_scale: float | None = None
-        #: The residual of each parameter, in the order in which DDP first showed them. Neither is kept
-        #: alive.
+        #: The residual of each parameter, in the order in which DDP first presented them. Neither is kept alive.
         self._entries: Any = WeakIdKeyDictionary()
-        #: The latest of each module.
+        #: The latest step of each module.
         self._steps: WeakKeyDictionary[torch.nn.Module, Step] = WeakKeyDictionary()
-        #: Loaded, of parameters that DDP has not shown yet.
+        #: Loaded residuals of parameters that DDP has not presented yet.
         self._loaded: deque[torch.Tensor] = deque()
         self._is_used = False
-        #: Whether there are residuals of a loss scale that is not known.
+        #: Whether there are residuals with an unknown loss scale.
         self._has_unknown = False
 
     def set_loss_scale(self, scale: float) -> None:
-        """Say what the loss of the next steps is multiplied with.
+        """Set the factor by which the loss of the next steps is multiplied.
 
         Raises:
-            ConfigError: there are residuals already, and nobody has said of which scale.
+            ConfigError: there are already residuals, and their scale is unknown.
         """
         if self._loss_scale is None and self._has_unknown:
             raise ConfigError(
@@ -138,10 +137,10 @@ class ErrorFeedback:
         self._loss_scale = scale
 
     def step_of(self, module: torch.nn.Module, index: int) -> Step:
-        """Return the step of a module's bucket, which may begin with it: DDP shows buckets in ascending order.
+        """Return the step of a module's bucket, which may begin with it: DDP presents buckets in ascending order.
 
         Raises:
-            ConfigError: the module's step before is still in flight.
+            ConfigError: the module's previous step is still in flight.
         """
         step = self._steps.get(module)
         if step is None or index <= step.last_index:
@@ -152,11 +151,11 @@ class ErrorFeedback:
         return step
 
     def slices(self, step: Step, parameters: Sequence[torch.Tensor]) -> list[ParameterSlice]:
-        """Return where these parameters of a step lie in their bucket, with their residuals.
+        """Return the positions of these parameters of a step in their bucket, with their residuals.
 
         Raises:
-            ConfigError: a residual that was loaded has another size than its parameter; or another
-                module's step with the same parameter is still in flight.
+            ConfigError: a loaded residual has another size than its parameter, or another module's step with the same
+                parameter is still in flight.
         """
         self._is_used = True
         self._has_unknown = self._loss_scale is None
@@ -170,10 +169,10 @@ class ErrorFeedback:
         return slices
 
     def discard(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Discard the latest step of each of these modules, or of the only one that has one.
+        """Discard the latest step of each of these modules, or of the only module that has one.
 
         Raises:
-            ConfigError: none is given, and several have one.
+            ConfigError: no module is given, and several have a step.
         """
         if not modules:
             modules = [module for module, step in self._steps.items() if step.entries]
@@ -202,7 +201,7 @@ class ErrorFeedback:
         return entry
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all residuals as the next step will have them, in the order of their parameters."""
+        """Return a copy of all residuals as the next step will use them, in the order of their parameters."""
         residuals = [*(entry.settled.kept for entry in self._entries.values()), *self._loaded]
         return {
             "residuals": [residual.to("cpu", copy=True) for residual in residuals],
@@ -210,10 +209,10 @@ class ErrorFeedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take residuals over; before the first collective.
+        """Load residuals. Call this before the first collective.
 
         Raises:
-            ConfigError: they come too late, or are none.
+            ConfigError: it is too late, or these are not residuals.
         """
         residuals = state.get("residuals")
         if not isinstance(residuals, list) or not all(isinstance(one, torch.Tensor) for one in residuals):
@@ -227,6 +226,6 @@ class ErrorFeedback:
 
 
 def _zeros(numel: int, device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":  # not written, unlike torch's: in hierarchical mode a rank uses only its shard
+    if device.type == "cpu":  # unwritten, unlike torch's: in hierarchical mode a rank uses only its shard
         return torch.from_numpy(np.zeros(numel, np.float32))
     return torch.zeros(numel, dtype=torch.float32, device=device)

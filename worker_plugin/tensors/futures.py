@@ -15,8 +15,7 @@ from reduction.errors import ReductionError
 Future = torch.futures.Future[torch.Tensor]
 _T = TypeVar("_T")
 
-#: Stands for the loop of an `asyncio.Future` that has no callbacks: the future asks it for nothing
-#: else.
+#: Stands in for the loop of an `asyncio.Future` without callbacks, which asks its loop for nothing else.
 _NO_LOOP: Any = types.SimpleNamespace(get_debug=lambda: False)
 
 
@@ -38,7 +37,7 @@ def fail(future: Future, error: Exception) -> None:
 
 
 def seen_first(future: Future, tensor: torch.Tensor, look: Callable[[torch.Tensor], None]) -> Future:
-    """Return a future for `tensor` with the value or the error of `future`, once `look` has seen the value."""
+    """Return a future for `tensor` with the value or error of `future`, once `look` has seen the value."""
     last = make_future(tensor)
 
     def settle(done: Future) -> None:
@@ -55,9 +54,9 @@ def seen_first(future: Future, tensor: torch.Tensor, look: Callable[[torch.Tenso
 
 
 def outcome_after(ended: torch.futures.Future[Any], future: Future, tensor: torch.Tensor) -> Future:
-    """Return a future for `tensor` with the value or the error of `future`, once `ended` is done as well.
+    """Return a future for `tensor` with the value or error of `future`, once `ended` is done as well.
 
-    `ended` is done later than `future`.
+    `ended` completes later than `future`.
     """
     last = make_future(tensor)
 
@@ -74,10 +73,10 @@ def outcome_after(ended: torch.futures.Future[Any], future: Future, tensor: torc
 
 
 def without_frames(error: ReductionError) -> ReductionError:
-    """Return an error that was caught, without the stack frames that it came through, so that it can be kept.
+    """Return a caught error without the stack frames it passed through, so that it can be kept.
 
-    The variables of those frames are collectives and communicators, with all of their memory. An
-    error that was named as the cause keeps its frames, for people to read.
+    The variables of those frames are collectives and communicators with all of their memory. An explicit cause
+    keeps its frames, for people to read.
     """
     link: BaseException | None = error
     while link is not None:
@@ -87,7 +86,7 @@ def without_frames(error: ReductionError) -> ReductionError:
 
 
 def raise_again(error: BaseException | None) -> None:
-    """Raise an error that was kept, if there is one. Its traceback would otherwise grow with each raise."""
+    """Raise a stored error, if there is one. Its traceback would otherwise grow with each raise."""
     if error is not None:
         raise error.with_traceback(None)
 
@@ -95,11 +94,11 @@ def raise_again(error: BaseException | None) -> None:
 def raise_in_waiter(future: torch.futures.Future[_T]) -> torch.futures.Future[_T]:
     """Return a future for C++ waiters such as DDP.
 
-    `set_exception` only reaches Python waiters; C++ sees a value of the wrong type and loses the
-    message. An exception raised in a continuation arrives as RuntimeError with its text (seen on
-    torch 2.13). But to that text pybind11 adds all frames of the thread that raised it, which say
-    nothing to a user and hide it. So nothing of Python raises it: the continuation is
-    next(iterator), the iterator calls `asyncio.Future.result`, and all of that is written in C.
+    `set_exception` only reaches Python waiters. C++ sees a value of the wrong type and loses the message. An
+    exception raised in a continuation arrives as a RuntimeError with its text (seen on torch 2.13). But pybind11
+    appends to that text all frames of the thread that raised it, which tell users nothing and bury the message.
+    So no Python code raises it: the continuation is next(iterator), the iterator calls `asyncio.Future.result`,
+    and all of that is written in C.
     """
     outcome: asyncio.Future[_T] = asyncio.Future(loop=_NO_LOOP)
 
@@ -112,8 +111,7 @@ def raise_in_waiter(future: torch.futures.Future[_T]) -> torch.futures.Future[_T
         outcome.set_result(value)
         return value
 
-    # Two continuations, one after the other, because the callbacks of one future have no order: a
-    # callback that is added while another thread completes the future is called at once, beside
-    # those that were added before it.
+    # Two chained continuations, because the callbacks of one future have no order: a callback added while another
+    # thread completes the future is called immediately, concurrently with those that were added before it.
     settled = future.then(settle)
     return settled.then(functools.partial(next, map(operator.call, (outcome.result,))))

@@ -30,11 +30,11 @@ def encoding_of(
     """Return the wire dtype, the number of elements and the encoding of a tensor.
 
     Args:
-        tensor: contiguous; of `dtype`, or float32 if that has 16 bits.
-        dtype: of the user's tensor.
-        op: what reducers do with it.
+        tensor: contiguous; of `dtype`, or float32 if `dtype` has 16 bits.
+        dtype: that of the user's tensor.
+        op: the reduction.
         wire: the setting.
-        slices: that begin blocks of their own, if the format has blocks.
+        slices: parts that begin their own blocks, if the format has blocks.
     """
     if wire is not None and wire.applies_to(dtype, op):
         if wire.dtype in BLOCK_CODECS:

@@ -1,4 +1,4 @@
-"""Which tensors and operations can be reduced, and what they are called on the wire."""
+"""Which tensors and operations can be reduced, and their names on the wire."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OPS = (
 
 
 def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> tuple[DType, ReduceOp]:
-    """Return what to call this collective on the wire. A tensor that is accepted here can be copied and written to.
+    """Return the dtype and operation of this collective on the wire. An admitted tensor can be copied and written to.
 
     Raises:
-        ConfigError: it cannot be reduced; the message says what can.
+        ConfigError: the tensor cannot be reduced; the message says what can.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ConfigError(f"a {type(tensor).__name__} cannot be reduced; pass a tensor")
@@ -61,11 +61,11 @@ def admit(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> 
 
 
 def each_once(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of a tensor for writing: of elements that `expand` has put in one place, the first.
+    """Return a view of a tensor for writing. Of elements that `expand` has put in one place, it has only the first.
 
     Raises:
-        ConfigError: other elements may lie in one place. In which order they would be written is not known, and
-            after a lossy `wire_dtype` it counts. Or the tensor has no memory.
+        ConfigError: other elements may share a place, so the order of the writes would be undefined, which matters
+            after a lossy `wire_dtype`. Or the tensor has no memory.
     """
     _check_memory(tensor)
     view = tensor.data[tuple(slice(None if stride else 1) for stride in tensor.stride())]
@@ -81,7 +81,7 @@ def each_once(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_admitted(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp) -> bool:
-    """Whether `admit` would take a dense copy of this tensor: depends on layout, device, dtype and op only."""
+    """Return whether `admit` would accept a dense copy of this tensor: depends on layout, device, dtype and op only."""
     dtype, ours = _on_the_wire(tensor, op)
     if dtype is None or ours is None or tensor.layout is not torch.strided:
         return False
@@ -91,7 +91,7 @@ def is_admitted(tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceO
 def _on_the_wire(
     tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp
 ) -> tuple[DType | None, ReduceOp | None]:
-    """Return what dtype and operation are called on the wire, None for one that has no name there."""
+    """Return the names of dtype and operation on the wire; None for one that has no name there."""
     # `op in (...)` is always False for torch's ReduceOp, and it cannot be hashed.
     return _DTYPES.get(tensor.dtype), next((ours for theirs, ours in _OPS if op == theirs), None)
 
@@ -99,7 +99,7 @@ def _on_the_wire(
 def _check_memory(tensor: torch.Tensor) -> None:
     try:
         tensor.data.as_strided(tensor.shape, tensor.stride()).data_ptr()
-    except RuntimeError as error:  # torch would read where its storage was before it was freed
+    except RuntimeError as error:  # torch would read from the location of its storage before it was freed
         raise ConfigError(
             f"a tensor of shape {tuple(tensor.shape)} without its memory cannot be reduced; do it before its "
             f"storage is freed, and outside of torch.func: {error}"
@@ -116,10 +116,10 @@ def _check_capture(device: torch.device) -> None:
 
 
 def check_dense(gradient: torch.Tensor) -> None:
-    """Refuse a sparse bucket, which DDP makes for each parameter that has sparse gradients.
+    """Reject a sparse bucket, which DDP creates for each parameter that has sparse gradients.
 
     Raises:
-        ConfigError: it is one; the message says what to do.
+        ConfigError: the bucket is sparse; the message says what to do.
     """
     if gradient.layout is not torch.strided:
         raise ConfigError(

@@ -18,7 +18,7 @@ NOTHING = memoryview(b"")
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One collective on its way between the user's tensor and the network."""
+    """One collective's transfer between the user's tensor and the network."""
 
     seq: int
     collective: Collective
@@ -28,20 +28,19 @@ class Transfer:
     progress: Progress
     #: The tensor may be read after this event; None for a tensor on the CPU.
     ready: CudaEvent | None
-    #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has
-    #: prepared it.
+    #: The memory that is pushed from. None until the tensor begins to arrive there, or `begin` has prepared it.
     contribution: torch.Tensor | None = None
     result: torch.Tensor | None = None
     #: For a tensor on a GPU: that GPU, and the copy to host memory.
     gpu: Gpu | None = None
     copy: PendingCopy | None = None
-    #: The bytes of contribution and result. They are made once, because Tensor.numpy() takes longer
-    #: than everything else that a chunk needs.
+    #: The bytes of contribution and result. They are created once, because Tensor.numpy() takes longer than all other
+    #: work for a chunk.
     contribution_bytes: memoryview = NOTHING
     result_bytes: memoryview = NOTHING
 
     def own(self, contribution: torch.Tensor) -> None:
-        """Set the memory of the contribution; from here on chunks can be pushed."""
+        """Set the memory of the contribution. From then on chunks can be pushed."""
         self.contribution_bytes = bytes_of(contribution)
         self.contribution = contribution
 
@@ -54,8 +53,8 @@ class Transfer:
         """Return the payload of a push.
 
         Args:
-            start: first byte of the chunk, as the layout counts them.
-            stop: the byte behind its last one.
+            start: first byte of the chunk, as counted by the layout.
+            stop: the byte after its last one.
 
         Raises:
             RuntimeError: the GPU has failed.
@@ -68,7 +67,7 @@ class Transfer:
         return payload
 
     def destination(self, start: int, stop: int) -> memoryview | None:
-        """Return the memory for a chunk's result; None if the size of that is not known before it comes."""
+        """Return the memory for a chunk's result, or None if its size is unknown before it arrives."""
         dtype = self.collective.dtype
         if dtype.format.may_shrink:
             return None
@@ -78,7 +77,7 @@ class Transfer:
         """Put a chunk's result into the result memory, unless it was received there.
 
         Raises:
-            MalformedFrame: no reducer of ours sends this.
+            MalformedFrame: no correct reducer sends this.
         """
         if payload.obj is not self.result_bytes.obj:
             self.encoding.store(start, stop, payload, np.frombuffer(self.result_bytes, np.uint8))

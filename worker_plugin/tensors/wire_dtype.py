@@ -1,4 +1,4 @@
-"""The setting `wire_dtype`: its names, and what they apply to."""
+"""The `wire_dtype` setting: its names, and what they apply to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reduction.errors import ConfigError
 from reduction.model import FORMATS, DType, ReduceOp
 
-#: The share of the elements of each block that "topk" sends, unless the setting names another one.
+#: Fraction of each block's elements that "topk" sends, unless the setting names another one.
 RATIO_DEFAULT = 0.01
 _NAMES = {
     name: dtype
@@ -19,19 +19,19 @@ _SUMS = (ReduceOp.SUM, ReduceOp.AVG)
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """What sums and averages of floating-point numbers travel as."""
+    """The format in which sums and averages of floating-point numbers are sent."""
 
     dtype: DType
-    #: How many of the largest elements of a block are sent; 1 unless the format leaves a choice.
+    #: Number of largest elements of a block that are sent; 1 unless the format leaves a choice.
     k: int = 1
 
     def applies_to(self, dtype: DType, op: ReduceOp) -> bool:
-        """Whether a collective is sent in this format; all others travel as they are."""
+        """Return whether a collective is sent in this format; all others are sent unchanged."""
         return dtype in _REAL and op in _SUMS and self._is_smaller(dtype)
 
     @property
     def block(self) -> int:
-        """How many elements are encoded together."""
+        """Number of elements that are encoded together."""
         return self.dtype.format.block
 
     @property
@@ -47,7 +47,7 @@ def parse(text: str | None, setting: str = "wire_dtype") -> WireFormat | None:
     """Return the format that a setting names; None: every tensor's own.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such format.
     """
     if text is None:
         return None

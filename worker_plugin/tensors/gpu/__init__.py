@@ -1,1 +1,1 @@
-"""Tensors on a GPU: their copies to host memory and back, and block codecs that run there."""
+"""Tensors on a GPU: their copies to host memory and back, and the block codecs that run there."""

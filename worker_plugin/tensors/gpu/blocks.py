@@ -1,4 +1,4 @@
-"""A block codec with error feedback on a GPU: only what is sent and received crosses PCIe."""
+"""A block codec with error feedback on a GPU, so that only data sent and received crosses PCIe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from worker_plugin.tensors.encoding import BlockEncoding, ParameterSlice
 from worker_plugin.tensors.gpu.codecs import codec_of
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: What is decoded at a time, in elements: as much as is encoded at a time (`downloads.BATCH_BYTES`).
+#: Number of elements decoded at a time, the same as are encoded at a time (`downloads.BATCH_BYTES`).
 DECODED_ELEMENTS = 1 << 19
 
 
 class GpuBlockEncoding(BlockEncoding):
-    """The same contributions, results and residuals as `BlockEncoding`, to the bit; residuals are on the GPU."""
+    """Has the same contributions, results and residuals as `BlockEncoding`, bit for bit; residuals are on the GPU."""
 
     def __init__(self, tensor: torch.Tensor, wire: WireFormat, slices: Sequence[ParameterSlice]) -> None:
         super().__init__(tensor, wire, slices)
@@ -24,7 +24,7 @@ class GpuBlockEncoding(BlockEncoding):
         self._offsets = [slice_.offset for slice_ in slices]
 
     def fetch(self, host: torch.Tensor, first: int, stop: int) -> None:
-        """See `Encoding.fetch`: the blocks whose last elements are among these."""
+        """See `Encoding.fetch`; fetches the blocks whose last elements are among these."""
         begin, end = self._whole_blocks(first), self._whole_blocks(stop)
         if begin == end:
             return
@@ -56,7 +56,7 @@ class GpuBlockEncoding(BlockEncoding):
                 self.tensor[slice_.offset + start : slice_.offset + last].copy_(part)
 
     def _whole_blocks(self, elements: int) -> int:
-        """Return how many blocks have no element behind the first `elements` ones of the tensor."""
+        """Return the number of blocks without elements beyond the first `elements` elements of the tensor."""
         index = bisect_right(self._offsets, elements - 1) - 1
         if index < 0:
             return 0
@@ -66,7 +66,7 @@ class GpuBlockEncoding(BlockEncoding):
     def _parts(
         self, values: torch.Tensor, begin: int, end: int
     ) -> Iterator[tuple[ParameterSlice, int, int, torch.Tensor]]:
-        """Yield, for each slice in blocks [begin, end): it, its first and last element there, and these in `values`."""
+        """Yield each slice in blocks [begin, end), its first and last element there, and these elements in `values`."""
         flat, first = values.view(-1), begin
         while first < end:
             index = bisect_right(self._borders, first) - 1

@@ -1,10 +1,10 @@
-"""The block codecs by operations of torch, on any device: what `reduction.codecs` does with numpy, to the bit.
+"""The block codecs as torch operations, on any device: the same results as `reduction.codecs` in numpy, bit for bit.
 
-A GPU that encodes has a quarter of a gradient's bytes, or less, to send to host memory. Only what NaNs look like in
+A GPU that encodes sends a quarter of a gradient's bytes, or less, to host memory. Only the representation of NaNs in
 decoded values may differ.
 
-A product and a sum are operations of their own here, since a fused one rounds once where the CPU rounds twice; and no
-divisor is a Python number, since torch would multiply by its inverse on a GPU.
+A product and a sum are separate operations here, since a fused one rounds once where the CPU rounds twice. No divisor
+is a Python number, since torch would multiply by its inverse on a GPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from reduction.model.wire_sizes import SCALED_BLOCK, TOPK_BLOCK, TOPK_ENTRY_BYTE
 
 from worker_plugin.tensors.wire_dtype import WireFormat
 
-#: The bit patterns of the NaNs that contributions have.
+#: The bit patterns of NaNs in contributions.
 _FLOAT32_NAN, _BFLOAT16_NAN = 0x7FC00000, 0x7FC0
 
 
 class GpuCodec(ABC):
-    """The worker's half of a block codec. Tensors have a row per block, on one device; none is waited for."""
+    """The worker's half of a block codec. Tensors have one row per block, on one device; no operation waits for it."""
 
     @abstractmethod
     def encode(self, values: torch.Tensor) -> torch.Tensor:
@@ -32,11 +32,11 @@ class GpuCodec(ABC):
 
     @abstractmethod
     def sent(self, contribution: torch.Tensor) -> torch.Tensor:
-        """Return the float32 values that a reducer will read in a contribution; its memory is used for nothing else."""
+        """Return the float32 values that a reducer will read from a contribution, in newly allocated memory."""
 
     @abstractmethod
     def decode(self, result: torch.Tensor) -> torch.Tensor:
-        """Return the float32 values of a result, as `BlockCodec.expand` has written it."""
+        """Return the float32 values of a result as written by `BlockCodec.expand`."""
 
 
 class _ScaledCodec(GpuCodec):
@@ -44,11 +44,11 @@ class _ScaledCodec(GpuCodec):
 
     @abstractmethod
     def _quantise(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Return the elements, a byte each."""
+        """Return the elements, one byte each."""
 
     @abstractmethod
     def _values(self, elements: torch.Tensor) -> torch.Tensor:
-        """Return the float32 values of elements that have the scale 1."""
+        """Return the float32 values of elements with scale 1."""
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """See `GpuCodec.encode`."""
@@ -80,7 +80,7 @@ class _Int8Codec(_ScaledCodec):
 
 
 class _Fp8Codec(_ScaledCodec):
-    """The tables are those of the CPU's codec, so that both round in the same way."""
+    """Uses the tables of the CPU's codec, so that both round in the same way."""
 
     largest = 448.0
 
@@ -101,7 +101,7 @@ class _Fp8Codec(_ScaledCodec):
 class _TopkCodec(GpuCodec):
     def __init__(self, k: int, device: torch.device) -> None:
         self._k = k
-        #: The lower the index, the larger: of equal magnitudes the first ones are sent.
+        #: Larger for lower indices, so that the first of several equal magnitudes are sent.
         self._order = torch.arange(TOPK_BLOCK - 1, -1, -1, device=device)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ _codecs: dict[tuple[WireFormat, torch.device], GpuCodec] = {}
 
 
 def codec_of(wire: WireFormat, device: torch.device) -> GpuCodec:
-    """Return the codec of a block format; one per device, which has its tables there."""
+    """Return the codec of a block format. There is one per device, which keeps its tables there."""
     codec = _codecs.get((wire, device))
     if codec is None:
         match wire.dtype:

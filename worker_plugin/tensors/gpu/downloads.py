@@ -1,4 +1,4 @@
-"""The download thread: has tensors on GPUs copied to host memory, and hands them on in the order they were issued."""
+"""The download thread: copies tensors from GPUs to host memory, and hands them on in the order they were issued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_plugin.tensors.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
-#: Bytes of a tensor that are copied at a time: 0.1 ms of PCIe, and then they can be pushed.
+#: Bytes of a tensor copied at a time. They take 0.1 ms of PCIe, and can then be pushed.
 BATCH_BYTES = 2 << 20
 
 
@@ -22,10 +22,9 @@ class Downloads:
     """The download thread of a communicator that has collectives on GPUs.
 
     Args:
-        on_arriving: called on the thread with every transfer, in the order of `put`. The first
-            batch of a tensor on a GPU is in host memory then; a transfer without a contribution
-            could not be copied. Transfers on the CPU pass through unchanged, so that all of them
-            stay in order.
+        on_arriving: called on the thread with every transfer, in the order of `put`. By then the first batch of a
+            tensor on a GPU is in host memory. A transfer without a contribution could not be copied. Transfers on the
+            CPU pass through unchanged, so that all of them stay in order.
     """
 
     def __init__(self, on_arriving: Callable[[Transfer], None]) -> None:
@@ -36,7 +35,7 @@ class Downloads:
         self.thread.start()
 
     def put(self, transfer: Transfer | None) -> None:
-        """Add the next transfer; None ends the thread. Any thread."""
+        """Add the next transfer; None ends the thread. For any thread."""
         self._queue.put(transfer)
 
     def _run(self) -> None:
@@ -48,7 +47,7 @@ class Downloads:
             except Exception:
                 log.exception("a tensor on %s could not be copied", transfer.tensor.device)
             self._on_arriving(transfer)
-            del transfer  # otherwise this variable would keep its memory until the next one comes
+            del transfer  # otherwise this variable would keep its memory until the next one arrives
         del self._on_arriving  # it refers to this object: a cycle
         self._gpus.clear()  # frees their page-locked memory, except what is still to be copied back
 
@@ -58,8 +57,8 @@ class Downloads:
         if source is None:
             source = self._gpus[device] = streams.Gpu(device)
         transfer.gpu = source
-        # All memory is allocated on this thread: page-locking takes 0.3 s per GB, and the loop
-        # thread has streams to serve.
+        # All memory is allocated on this thread, because page-locking takes 0.3 s per GB and the loop thread has
+        # streams to serve.
         contribution = source.pool.take(encoding.contribution_bytes)
         transfer.take_result(source.pool.take(encoding.result_bytes))
         copy, numel = streams.PendingCopy(), transfer.tensor.numel()

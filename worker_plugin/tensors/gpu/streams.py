@@ -1,15 +1,15 @@
-"""A GPU's tensors on their way to host memory and back, beside the user's streams.
+"""Copies of GPU tensors to host memory and back, beside the user's streams.
 
     user's thread    records an event where the tensor is written, and returns
-    download thread  waits for it; has the tensor copied, batch by batch, to page-locked memory on a stream of its
-                     own; hands the collective on when its first batch is there
-    loop thread      pushes chunks; waits for the batch that one lies in, which PCIe brings sooner than a network
-                     takes what was there before
+    download thread  waits for it; has the tensor copied, batch by batch, to page-locked memory on its own stream;
+                     hands the collective on once its first batch is there
+    loop thread      pushes chunks; waits for the batch that contains a chunk, which arrives over PCIe sooner than
+                     the network can send the earlier data
     staging thread   copies a result back on another stream, and completes the future on it
 
-Neither of our two streams ever waits for the user's stream. So they are idle soon, whatever the GPU
-computes, and freeing page-locked memory can wait for them. The user's stream waits for ours only
-through the future.
+Neither of our two streams ever waits for the user's stream. So they soon become idle, whatever the GPU is
+computing, and freeing page-locked memory can wait for them. The user's stream waits for ours only through the
+future.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from worker_plugin.tensors.encoding import Encoding
 
 log = logging.getLogger(__name__)
 
-#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not know. If a forked child shared
-#: these pages, the kernel would give this process copies of them at its next write, while the GPU
-#: went on with the originals. MADV_DONTFORK would not do: the child's `mmap` object would unmap
-#: whatever the child has at these addresses by then.
+#: madvise's MADV_WIPEONFORK (Linux 4.14), which Python does not define. If a forked child shared these pages, the
+#: kernel would give this process copies of them at its next write, while the GPU kept using the originals.
+#: MADV_DONTFORK would not work: the child's `mmap` object would unmap whatever the child has at these addresses by
+#: then.
 _WIPE_ON_FORK = 18
-#: How long the exit of the process waits for page-locked memory to be unlocked, in seconds.
+#: How long process exit waits for page-locked memory to be unlocked, in seconds.
 STOP_S = 2.0
 
 
 class CudaEvent(Protocol):
-    """A `StreamMark`, or what stands for one in tests."""
+    """A `StreamMark`, or its stand-in in tests."""
 
     def synchronize(self) -> None:
         """Wait for it."""
@@ -54,19 +54,19 @@ class CudaEvent(Protocol):
 
 
 def holds(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on a GPU."""
+    """Return whether a tensor is on a GPU."""
     return tensor.is_cuda
 
 
 def written(tensor: torch.Tensor) -> CudaEvent | None:
-    """Return the event after which the tensor may be read; None if it is on the CPU. The user's thread."""
+    """Return the event after which the tensor may be read, or None if it is on the CPU. For the user's thread."""
     if not holds(tensor):
         return None
     return StreamMark(torch.cuda.current_stream(tensor.device))
 
 
 class StreamMark:
-    """The moment at which a GPU has done everything that was put on a stream until now."""
+    """The moment at which a GPU has done everything put on a stream so far."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._device = stream.device
@@ -75,22 +75,20 @@ class StreamMark:
 
     def synchronize(self) -> None:
         """Wait for it."""
-        # Without this a thread whose current device is GPU 0 would make a context there, which
-        # takes 0.5 GB.
+        # Without this, a thread whose current device is GPU 0 would create a context there, which takes 0.5 GB.
         with torch.cuda.device(self._device):
             self._event.synchronize()
 
     def delay(self, stream: torch.cuda.Stream) -> None:
-        """Let everything that is put on a stream from now on wait for this moment."""
+        """Make everything that is put on a stream from now on wait for this moment."""
         stream.wait_event(self._event)
 
 
 def _new_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a stream of high priority, for work beside the user's.
+    """Return a high-priority stream, for work beside the user's.
 
-    The priority is not only there to go first. torch hands out streams from one pool per priority,
-    in turns: callbacks of futures and NCCL get those of low priority, and ours must not wait for
-    them (pytorch #173729).
+    The priority does more than let our work go first. torch hands out streams round-robin from one pool per
+    priority. Callbacks of futures and NCCL get low-priority ones, and ours must not wait for them (pytorch #173729).
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
@@ -110,7 +108,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class PendingCopy:
-    """A copy of a tensor to host memory that is under way, in batches; used by one thread at a time."""
+    """A copy of a tensor to host memory in progress, in batches. For one thread at a time."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, CudaEvent]] = deque()
@@ -120,7 +118,7 @@ class PendingCopy:
 
         Args:
             first: its first element, an index into the flat tensor.
-            event: happens when the batch is in host memory.
+            event: occurs when the batch is in host memory.
         """
         self._batches.append((first, event))
 
@@ -144,16 +142,16 @@ class Gpu:
         self.pool = ArenaPool(partial(_page_locked, device, (self._down, self._up)))
 
     def fetch(self, encoding: Encoding, host: torch.Tensor, first: int, stop: int) -> CudaEvent:
-        """Start to copy elements [first, stop) to host memory; return the event that happens when they are there."""
+        """Start to copy elements [first, stop) to host memory; return an event that occurs when they are there."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._down):
             encoding.fetch(host, first, stop)
             return StreamMark(self._down)
 
     def copy_back(self, write: Callable[[], None], complete: Callable[[], None]) -> None:
-        """Copy a result to its tensor and complete its future; who waits for the future then waits for the copy.
+        """Copy a result to its tensor and complete its future. Waiters for the future then also wait for the copy.
 
         Args:
-            write: starts the copies, on this GPU's stream for them.
+            write: starts the copies on this GPU's copy stream.
             complete: completes the future.
         """
         with torch.cuda.device(self._device), torch.cuda.stream(self._up):
@@ -161,14 +159,14 @@ class Gpu:
                 write()
                 copied = StreamMark(self._up)
                 complete()
-                copied.synchronize()  # from here on the host memory may be used again
-            except BaseException:  # a copy failed, or a callback of the user's raised
+                copied.synchronize()  # from here on the host memory may be reused
+            except BaseException:  # a copy failed, or a user's callback raised
                 self._up.synchronize()
                 raise
 
 
 def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], nbytes: int) -> torch.Tensor:
-    """Return page-locked host memory, to and from which a GPU copies in the background.
+    """Return page-locked host memory, which a GPU can copy to and from in the background.
 
     torch's own allocator is not used, because it rounds sizes up to a power of two.
 
@@ -181,7 +179,7 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(_WIPE_ON_FORK)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
-    buffer.zero_()  # faults all pages in now; otherwise the driver would, with its lock held
+    buffer.zero_()  # faults all pages in now; otherwise the driver would do it while holding its lock
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     with torch.cuda.device(device):
         code = cudart.cudaHostRegister(buffer.data_ptr(), nbytes, 0)
@@ -192,24 +190,24 @@ def _page_locked(device: torch.device, streams: tuple[torch.cuda.Stream, ...], n
     return buffer
 
 
-#: What the unlocking thread does next; None ends it.
+#: Tasks of the unlocking thread; None ends it.
 _to_unlock: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 _unlocking: threading.Thread | None = None
 _unlocking_lock = threading.Lock()
 
 
 def _drop(pid: int, *locked: Any) -> None:
-    """Hand memory to the thread that unlocks it, because unlocking may wait for everything that the GPU does.
+    """Hand memory to the thread that unlocks it, because unlocking may wait for everything the GPU is doing.
 
-    This runs wherever garbage is collected, with any lock held. So it takes no lock
-    (`SimpleQueue.put` takes none) and starts no thread: `_begin_unlocking` has started it.
+    This runs wherever garbage is collected, possibly with any lock held. So it takes no lock (`SimpleQueue.put` takes
+    none) and starts no thread, since `_begin_unlocking` has already done that.
     """
     if os.getpid() == pid:  # a forked child has neither the GPU nor the pages
         _to_unlock.put(partial(_unlock, *locked))
 
 
 def _begin_unlocking() -> None:
-    """Start the thread that `_drop` needs, unless it runs."""
+    """Start the thread that `_drop` needs, unless it is running."""
     global _unlocking
     with _unlocking_lock:
         if _unlocking is None:
@@ -220,33 +218,33 @@ def _begin_unlocking() -> None:
 def _run_unlocking() -> None:
     while (step := _to_unlock.get()) is not None:
         step()
-        del step  # it holds the memory until the next one
+        del step  # it would keep the memory until the next one
 
 
 def _stop_unlocking() -> None:
-    """End the thread before the interpreter ends; a GPU that is busy for longer than STOP_S is not waited for."""
+    """End the thread before the interpreter ends. Do not wait longer than STOP_S for a busy GPU."""
     if _unlocking is not None:
         _to_unlock.put(None)
         _unlocking.join(STOP_S)
 
 
 def _forget_unlocking() -> None:
-    """A forked child has no such thread, and nothing to unlock."""
+    """Reset a forked child, which has no such thread and nothing to unlock."""
     global _to_unlock, _unlocking, _unlocking_lock
     _to_unlock, _unlocking, _unlocking_lock = queue.SimpleQueue(), None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_unlocking)
-# Registered at import, so that it runs after communicators have left: atexit runs the last one
-# registered first.
+# Registered at import, so that it runs after communicators have left: atexit runs the most recently registered function
+# first.
 atexit.register(_stop_unlocking)
 
 
 def _unlock(
     device: torch.device, address: int, streams: tuple[torch.cuda.Stream, ...], memory: mmap.mmap
 ) -> None:
-    """Unlock memory when no copy uses it any more; the argument keeps it alive until then."""
-    # A RuntimeError says that the GPU has failed. Then it copies nothing any more.
+    """Unlock memory once no copy uses it any more. The argument keeps it alive until then."""
+    # A RuntimeError means that the GPU has failed. Then it will not copy anything any more.
     with contextlib.suppress(RuntimeError), torch.cuda.device(device):
         for stream in streams:
             stream.synchronize()

@@ -1,4 +1,4 @@
-"""Who names the reducers, the user or the platform; and what may name others while a job runs."""
+"""The sources of reducer addresses, the user or the platform, and those that may change while a job runs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 
 
 def configured(config: PluginConfig, environ: Mapping[str, str] = os.environ) -> Named | None:
-    """Return what the user or the platform says of the reducers, None if they say nothing.
+    """Return the reducers that the user or the platform names, or None if neither names any.
 
     Raises:
         ConfigError: a platform's document is malformed, or two platforms name reducers.
     """
     if config.reducers is None:
         return named_by_platform(environ)
-    # An argument that says the same as the variable is as good as the variable.
+    # An argument equal to the variable counts as the variable.
     is_variable = tuple(split(environ.get(REDUCERS_VARIABLE, ""))) == config.reducers
     return Named(config.reducers, REDUCERS_VARIABLE if is_variable else "the argument")
 
 
 async def look_up(names: Sequence[str]) -> tuple[str, ...]:
-    """Return all addresses that DNS names stand for now, without blocking the running loop.
+    """Return all addresses that DNS names currently resolve to, without blocking the running loop.
 
     Raises:
         OSError: a name has no address, or no server answers.
@@ -51,27 +51,27 @@ async def look_up(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Finder:
-    """Asks the sources again, on a running loop. A source that fails still names what it named last.
+    """Queries the sources again, on a running loop. A failing source keeps its last answer.
 
     Args:
-        sources: what to ask.
+        sources: the sources to query.
     """
 
     def __init__(self, sources: Sources) -> None:
         self._dns_names = [text for text in sources if is_dns(text)]
-        #: What files, pools of Ray and strings of installed packages have named last. Only rank 0 of a job asks them
-        #: again, which in hierarchical mode is a rank of the first node for each rail.
+        #: Last answers of files, Ray pools and strings of installed packages. Only rank 0 of a job queries them again;
+        #: in hierarchical mode that is a rank of the first node for each rail.
         self._lists = {text: named for text, named in sources.items() if not is_dns(text)}
         self._complaint = ""
         self._is_busy = False
 
     async def find(self, *, everything: bool) -> tuple[str, ...] | None:
-        """Return the addresses that all sources name now, None if they cannot be told.
+        """Return the addresses that all sources currently name, or None if they cannot be determined.
 
         Args:
-            everything: whether to ask all sources, and not only the name service.
+            everything: whether to query all sources, and not only the name service.
         """
-        if self._is_busy:  # a pool of Ray may take a minute to answer
+        if self._is_busy:  # a Ray pool may take a minute to answer
             return None
         self._is_busy = True
         try:
@@ -79,7 +79,7 @@ class Finder:
                 await self._ask_lists()
             found = chain(await look_up(self._dns_names), *self._lists.values())
             return tuple(dict.fromkeys(found))
-        except (OSError, RuntimeError):  # RuntimeError: there can be no more threads
+        except (OSError, RuntimeError):  # RuntimeError: no more threads can be created
             return None
         finally:
             self._is_busy = False
@@ -89,7 +89,7 @@ class Finder:
         try:
             for asked in self._lists:
                 lists[asked] = (await wrap_future(begin(partial(cluster_of, asked)))).reducers
-        except Exception as failure:  # of a bug, too: whoever waits must go on
+        except Exception as failure:  # even if it is a bug: callers that wait must go on
             error = failure if isinstance(failure, ConfigError) else ConfigError(f"{asked}: {failure!r}")
             if str(error) != self._complaint:
                 log.warning("reducers are not looked for: %s", error)

@@ -1,4 +1,4 @@
-"""The line that rank 0 shows when a communicator is ready: job, ranks, reducers, data planes."""
+"""The line that rank 0 shows once a communicator is ready: job, ranks, reducers, data planes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker_plugin.core.words import some_of
 
 
 def ranks_text(size: int, nodes: int = 1, label: str = "") -> str:
-    """Return how many ranks there are; `label` says which, if they are only a part of the job's."""
+    """Return the number of ranks; `label` names them if they are only some of the job's."""
     ranks_of_job = f" ({label})" if label else ""
     where = f" on {nodes} nodes" if nodes > 1 else ""
     return f"{counted(size, 'rank')}{ranks_of_job}{where}"
@@ -32,12 +32,12 @@ def line(
     Args:
         job: its name.
         ranks: from `ranks_text`.
-        reducers: the addresses of those that have a share, without other processes of the same reducer.
-        processes: how many they have together.
-        planes: on which streams go.
+        reducers: addresses of the reducers with a share, without further processes of the same reducer.
+        processes: their total number of processes.
+        planes: the planes of the streams.
         is_private: whether the only reducer is rank 0's own.
-        colocated: those of the reducers that ranks have started on their hosts.
-        source: who has named the reducers; "" if nobody has.
+        colocated: the reducers that ranks have started on their hosts.
+        source: who named the reducers, or "" if nobody did.
     """
     kind = "private reducer" if is_private else "reducer"
     count = counted(len(reducers), kind)

@@ -1,9 +1,9 @@
 """`BoundedStore`: a store of torch.distributed that answers within our limits, or raises.
 
-The store's own time-out, 30 minutes by default, is no limit that could be relied on: a client tries
-that long to connect to a host that is gone, and waits for ever for the answer of one that is stopped
-or cut off (torch 2.13: TCPStore::check, ::ping). Neither can be interrupted. So every call runs on a
-thread of its own, which is left alone when it is too late.
+The store's own timeout, 30 minutes by default, is not a reliable limit. A client tries that long to connect to a
+host that is gone, and waits forever for the answer of one that is stopped or cut off (torch 2.13:
+TCPStore::check, ::ping). Neither can be interrupted. So every call runs on its own thread, which is abandoned
+when it takes too long.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from worker_plugin.tensors.futures import raise_again
 
 log = logging.getLogger(__name__)
 
-#: How much longer than its own time-out a call is waited for that has one, in seconds. What it raises
-#: itself says more.
+#: How much longer than its own timeout a call is waited for, in seconds, if it has one. The error it raises itself is
+#: more informative.
 EXTRA_S = 2.0
-#: After the first warning, the next ones come in intervals of this many times `stall_warn_s`.
+#: After the first warning, the next ones follow at this multiple of `stall_warn_s`.
 WARN_INTERVALS = 3
 _ADVICE = "see the host and the process that serve it, rank 0's or torchrun's, and start all ranks again"
 
@@ -42,11 +42,11 @@ T = TypeVar("T")
 
 
 class BoundedStore:
-    """One thread at a time. After a call that was too late all others raise the same error at once.
+    """For one thread at a time. Once a call has taken too long, all later ones immediately raise the same error.
 
     Args:
-        raw: torch's. Callers that hand it to torch must enforce a limit of their own.
-        config: has the limits.
+        raw: torch's store. Callers that hand it to torch must enforce their own limit.
+        config: provides the limits.
     """
 
     def __init__(self, raw: Store, config: PluginConfig) -> None:
@@ -58,7 +58,7 @@ class BoundedStore:
     def connect(cls, store: Store, config: PluginConfig) -> BoundedStore:
         """Return a new client of a store.
 
-        A blocking call on the client that all share would stall its use by the training thread.
+        A blocking call on the shared client would stall its use by the training thread.
 
         Raises:
             WorkerLost: see `ask`.
@@ -72,7 +72,7 @@ class BoundedStore:
         return BoundedStore(PrefixStore(prefix, self.raw), self._config)
 
     def ask(self, call: Callable[[Store], T]) -> T:
-        """Return what a function returns that is called with torch's store, and asks only for what is there.
+        """Return the result of a function called with torch's store, which must read only keys that exist.
 
         Raises:
             WorkerLost: the store has not answered within `join_timeout_s`, or is gone.
@@ -86,16 +86,16 @@ class BoundedStore:
     def run(
         self, call: Callable[[Store], T], limit_s: float, setting: str = "", warn_s: float = math.inf
     ) -> T:
-        """Return what a function returns that is called with torch's store, and may wait for other ranks there.
+        """Return the result of a function called with torch's store, which may wait for other ranks there.
 
         Args:
-            call: what it raises itself is raised here, as far as it is not a broken connection.
+            call: its own errors are raised here, unless they are broken connections.
             limit_s: how long it may take, in seconds.
-            setting: where the limit comes from, for the error.
+            setting: the source of the limit, for the error.
             warn_s: after how many seconds a warning is logged.
 
         Raises:
-            WorkerLost: it has taken longer, or the store is gone.
+            WorkerLost: it took longer, or the store is gone.
         """
         raise_again(self._failure)
         answer = begin(partial(call, self.raw))
@@ -115,7 +115,7 @@ class BoundedStore:
             raise self._lose(f"does not answer any more: {_reason(error)}") from None
 
     def get(self, key: str) -> str:
-        """Return the text of a key that is there; see `ask`."""
+        """Return the text of an existing key; see `ask`."""
         value: bytes = self.ask(lambda store: store.get(key))
         return value.decode()
 
@@ -129,7 +129,7 @@ class BoundedStore:
 
 
 def check_alive(store: Store, config: PluginConfig) -> None:
-    """Return if a store on a host answers; others are taken to.
+    """Return if a store on a host answers. Other stores are assumed to.
 
     Raises:
         WorkerLost: see `BoundedStore.ask`.
@@ -139,7 +139,7 @@ def check_alive(store: Store, config: PluginConfig) -> None:
 
 
 def name_of(store: Store) -> str:
-    """Return how messages call a store: with its host and port, or with the path of its file."""
+    """Return the name of a store in messages, with its host and port or the path of its file."""
     inner = _innermost(store)
     where = ""
     if isinstance(inner, TCPStore):
@@ -158,8 +158,8 @@ def _innermost(store: Store) -> Store:
 def _clone(store: Store, limit_s: float) -> Store:
     inner = _innermost(store)
     if isinstance(inner, TCPStore):
-        # torch's client would try again and again where nobody listens any more.
-        with contextlib.suppress(socket.gaierror):  # but a name server may well be back in a moment
+        # torch's client would keep retrying even where nothing listens any more.
+        with contextlib.suppress(socket.gaierror):  # a name server, however, may be back in a moment
             socket.create_connection((inner.host, inner.port), limit_s).close()
     client: Store = store.clone()  # type: ignore[attr-defined]  # not in the stubs
     client.set_timeout(timedelta(seconds=limit_s))

@@ -1,12 +1,12 @@
-"""The reducers on the hosts of the ranks: who starts them, where they listen, and how all ranks get to know them.
+"""The reducers on the ranks' hosts: who starts them, where they listen, and how all ranks learn of them.
 
-    rank 0        decides that there are some, and broadcasts who starts them and a token
-    leaders       the lowest rank of every host starts a reducer there, and says where it listens
+    rank 0        decides whether there are any, and broadcasts who starts them and a token
+    leaders       the lowest rank of every host starts a reducer there, and publishes its address
     all ranks     wait for that, and join these reducers like any others
 
-Without reducers of their own a job's ranks do the work of a ring this way, and with a few, these get
-as much as their links can carry (`reduction.shares`). Only the ranks know the token, so nobody else
-can join, although the reducers listen on the network.
+Without dedicated reducers, a job's ranks do the work of a ring in this way. With a few, these get as much as
+their links can carry (`reduction.shares`). Only the ranks know the token, so no other process can join, although
+the reducers listen on the network.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from worker_plugin.discovery.waiting_for_ranks import wait_for
 
 log = logging.getLogger(__name__)
 
-#: Above this number of hosts, streams between all of them would cost more than they are worth.
+#: With more hosts than this, streams between all of them would cost more than they gain.
 HOSTS_MAX = 128
-#: A process moves about this much, so a host with a faster link gets several; in Mbit/s.
+#: Roughly the rate of one process in Mbit/s. A host with a faster link gets several processes.
 MBIT_PER_PROCESS = 5000
-#: No host starts more, whatever its link carries: they take the cores of the training.
+#: Maximum number of processes per host, whatever its link carries, because they use the training's cores.
 PROCESSES_MAX = 8
-#: An address that nobody has (RFC 5737): the way there is the way to the outside.
+#: An unassigned address (RFC 5737), whose route is the route to the outside.
 _OUTSIDE = "192.0.2.1"
-#: The variables that say which interface torch's own collectives use.
+#: The variables that name the interface for torch's own collectives.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _OK = "ok"
 
@@ -48,29 +48,29 @@ _OK = "ok"
 class Colocation:
     """Rank 0's decision that hosts of ranks have reducers."""
 
-    #: The rank of each host that starts them.
+    #: The rank on each host that starts them.
     leaders: tuple[int, ...]
     token: str
 
 
 def leaders_of(hosts: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the lowest rank of each host; `hosts` are by rank."""
+    """Return the lowest rank of each host; `hosts` maps ranks to hosts."""
     return tuple(sorted({host: rank for rank, host in sorted(hosts.items(), reverse=True)}.values()))
 
 
 def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) -> bool:
-    """Whether hosts of ranks should have reducers; rank 0's settings decide.
+    """Return whether hosts of ranks should have reducers, as decided by rank 0's settings.
 
     Args:
         config: rank 0's settings.
-        hosts: how many hosts the ranks are on.
-        reducers: the addresses that rank 0 was given, None without any.
+        hosts: number of hosts of the ranks.
+        reducers: the addresses that rank 0 was given, or None.
 
     Raises:
         ConfigError: there are too many hosts.
     """
     if not hosts or (config.colocated is None and reducers is not None):
-        return False  # a rank that is alone has nobody to tell
+        return False  # a rank that is alone has no other rank to tell
     remote = hosts_in(reducers or ())
     if config.colocated != "always" and (hosts == 1 or remote >= hosts):
         return False  # they would get no share
@@ -85,10 +85,10 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
 
 
 def advise(hosts: int, reducers: Sequence[str]) -> None:
-    """Warn if so few reducers are slower than a ring, as if all links were equal.
+    """Warn if these few reducers are slower than a ring, assuming that all links are equal.
 
     Args:
-        hosts: how many hosts the ranks are on.
+        hosts: number of hosts of the ranks.
         reducers: the addresses of all reducers.
     """
     remote = hosts_in(reducers)
@@ -99,19 +99,19 @@ def advise(hosts: int, reducers: Sequence[str]) -> None:
 
 
 def hosts_in(addresses: Sequence[str]) -> int:
-    """Return how many hosts these addresses, HOST:PORT, are on."""
+    """Return the number of hosts of these addresses, HOST:PORT."""
     return len({address.rpartition(":")[0] for address in addresses})
 
 
 def start(
     config: PluginConfig, colocation: Colocation, store: BoundedStore, key: str, rank: int, user: User
 ) -> list[EmbeddedReducer]:
-    """Start the reducers of this host, if this rank is its leader, and tell all ranks; return them.
+    """Start the reducers of this host, if this rank is its leader, and tell all ranks; return the reducers.
 
-    Those that another job of this process has started are taken instead.
+    Reducers that another job of this process has started are reused.
 
     Raises:
-        ReductionError: they did not start, or the host's address is not known.
+        ReductionError: they did not start, or the host's address is unknown.
     """
     if rank not in colocation.leaders:
         return []
@@ -120,7 +120,7 @@ def start(
         host = config.colocated_host or own_address(config.join_timeout_s)
         for _ in range(min(max(1, round(config.link_mbit / MBIT_PER_PROCESS)), PROCESSES_MAX)):
             started.append(lend(user, host, colocation.token, config.tls))
-    except Exception as error:  # whatever it is, the other ranks must not wait for this host
+    except Exception as error:  # whatever the error is, the other ranks must not wait for this host
         give_back(user, started)
         failure = error if isinstance(error, ReductionError) else ReducerUnavailable(repr(error))
         text = f"rank {rank} ({socket.gethostname()}): {failure}"
@@ -133,10 +133,10 @@ def start(
 def addresses_of(
     config: PluginConfig, colocation: Colocation, store: BoundedStore, key: str
 ) -> tuple[str, ...]:
-    """Return the addresses of all such reducers, in the order of their hosts' leaders.
+    """Return the addresses of all these reducers, in the order of their hosts' leaders.
 
     Raises:
-        ReductionError: they did not start on another host; or see `wait_for`.
+        ReductionError: they did not start on another host, or see `wait_for`.
     """
     missing = set(colocation.leaders)
 
@@ -156,10 +156,10 @@ def addresses_of(
 
 
 def own_address(limit_s: float) -> str:
-    """Return the address at which other hosts of the job reach this one.
+    """Return the address at which other hosts of the job can reach this one.
 
-    It is that of the interface that torch's collectives are told to use, or else of the way to
-    the launcher's MASTER_ADDR, or to the outside.
+    It belongs to the interface configured for torch's collectives, or else to the route to the launcher's
+    MASTER_ADDR or to the outside.
 
     Args:
         limit_s: how long a name server may take to answer, in seconds.
@@ -167,7 +167,7 @@ def own_address(limit_s: float) -> str:
     Raises:
         ConfigError: none of these is known.
     """
-    # NCCL's "^a,b" means all interfaces but these, and "=a" means exactly this one.
+    # NCCL's "^a,b" means all interfaces except these, and "=a" means exactly this one.
     names = [name for variable in _INTERFACES if (name := os.environ.get(variable, ""))]
     used = [name.removeprefix("=").split(",")[0] for name in names if not name.startswith("^")]
     avoided = {each for name in names if name.startswith("^") for each in name[1:].split(",")}
@@ -186,12 +186,12 @@ def own_address(limit_s: float) -> str:
 
 
 def _address_towards(host: str, limit_s: float) -> str | None:
-    """Return the local address of the way to a host; nothing is sent."""
+    """Return the local address of the route to a host. Nothing is sent."""
     try:
         family, *_, there = look_up(host, 9).result(limit_s)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(there)
             return str(probe.getsockname()[0])
-    # TimeoutError is an OSError. A name with a part that is too long raises UnicodeError.
+    # TimeoutError is an OSError. A name with an overlong part raises UnicodeError.
     except (OSError, UnicodeError):
         return None

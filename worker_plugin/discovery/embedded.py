@@ -1,11 +1,11 @@
-"""A reducer that a rank has started on its own host, for jobs of its own only.
+"""A reducer that a rank has started on its own host, only for its own jobs.
 
-Rank 0 starts one on the loopback address if no reducers are configured and all ranks are on its
-host: so a first try on one machine needs no server, and neither do tests. If ranks are on several
-hosts, each host may have one, for the others to reach (colocated.py).
+Rank 0 starts one on the loopback address if no reducers are configured and all ranks are on its host. So neither
+a first try on one machine nor tests need a server. If ranks are on several hosts, each host may have one that the
+others can reach (colocated.py).
 
-Jobs are apart inside of a reducer, so all jobs of this process for which a reducer would be started the
-same way share one (`lend`). The last of them ends it (`give_back`).
+Jobs are isolated inside a reducer. So all jobs of this process whose reducers would be started in the same way
+share one (`lend`). The last of them ends it (`give_back`).
 """
 
 from __future__ import annotations
@@ -28,33 +28,32 @@ User: TypeAlias = tuple[str, str]
 
 
 class EmbeddedReducer(KeptReducer):
-    """A reducer process that this rank has started. It is kept alive by a thread.
+    """A reducer process started by this rank. A thread keeps it alive.
 
     Args:
-        host: address to listen at.
-        token: that ranks must show; None makes one up.
-        tls: certificate, key and CA of mutual TLS; the certificate must be good for a server too.
+        host: address to listen on.
+        token: the token required of ranks; None generates one.
+        tls: certificate, key and CA of mutual TLS; the certificate must also be valid for a server.
 
     Raises:
         ReducerUnavailable: the process does not serve; its own message is on stderr.
     """
 
     def __init__(self, host: str = LOOPBACK, token: str | None = None, tls: TlsFiles | None = None) -> None:
-        #: The jobs that use it, each as its name and group; guarded by `_lending`.
+        #: The jobs that use it, as pairs of name and group; guarded by `_lending`.
         self.users: set[User] = set()
         self._host, self._tls = host, tls
         self._stopping = threading.Event()
-        #: Held while another process takes the place of one that has ended.
+        #: Held while another process replaces one that has ended.
         self._replacing = threading.Lock()
         options = () if tls is None else ("--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca)
-        # The reducer that was installed beside our own package, not the first `reducer` that could
-        # be imported here.
+        # The reducer installed alongside our own package, not the first importable `reducer`.
         super().__init__(Path(__file__).parents[2], host, token or secrets.token_urlsafe(32), options)
         self.wait_until_ready()
         fork.register(self)
 
     def keep_alive(self) -> None:
-        """Start the process again, at the same address, whenever it ends by itself."""
+        """Restart the process at the same address whenever it ends on its own."""
         threading.Thread(target=self._keep_alive, name="reduction-embedded", daemon=True).start()
 
     def _keep_alive(self) -> None:
@@ -67,18 +66,18 @@ class EmbeddedReducer(KeptReducer):
                 pause_s = self.look(time.monotonic())
 
     def suits(self, user: User, host: str, token: str | None, tls: TlsFiles | None) -> bool:
-        """Whether it is as `lend` is asked for, runs, and has no job of this name and group."""
+        """Return whether it matches a call of `lend`, is running, and has no job of this name and group."""
         same = (self._host, self._tls) == (host, tls) and token in (None, self.token)
         return same and user not in self.users and not self.has_ended
 
     def begin_stop(self) -> None:
-        """See `KeptReducer.begin_stop`. After it no other process takes this one's place."""
+        """See `KeptReducer.begin_stop`. After this, no other process replaces this one."""
         self._stopping.set()
         with self._replacing:
             super().begin_stop()
 
 
-#: Held while a reducer is lent, and perhaps started, so that a job which comes at the same time shares it.
+#: Held while a reducer is lent, and perhaps started, so that a concurrent job shares it.
 _lending = threading.Lock()
 #: The reducers of this process that have users.
 _lent: list[EmbeddedReducer] = []
@@ -87,12 +86,12 @@ _lent: list[EmbeddedReducer] = []
 def lend(
     user: User, host: str = LOOPBACK, token: str | None = None, tls: TlsFiles | None = None
 ) -> EmbeddedReducer:
-    """Return a reducer for one more job of this process; start one if none suits. It is kept alive.
+    """Return a reducer for another job of this process, starting one if none is suitable. It is kept alive.
 
     Args:
-        user: the job's name and group; a reducer cannot have two jobs of which these are the same.
-        host: address that it must listen at.
-        token: that ranks must show; None takes any.
+        user: the job's name and group; a reducer cannot have two jobs with the same ones.
+        host: the required listening address.
+        token: the token required of ranks; None accepts any.
         tls: certificate, key and CA of mutual TLS.
 
     Raises:
@@ -111,9 +110,9 @@ def lend(
 
 
 def give_back(user: User, reducers: Iterable[EmbeddedReducer]) -> None:
-    """Return reducers that a job has borrowed. Those that no job uses any more end, at the same time.
+    """Return the reducers that a job has borrowed. Those no longer used by any job end in parallel.
 
-    It blocks until they have ended.
+    Blocks until they have ended.
     """
     with _lending:
         for reducer in reducers:

@@ -1,4 +1,4 @@
-"""Where ranks and reducers meet: a job's name and addresses, which rank 0 chooses for all."""
+"""Where ranks and reducers meet: a job's name and addresses, chosen by rank 0 for all."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from worker_plugin.transports.security import access_of, private_access
 
 log = logging.getLogger(__name__)
 
-#: Token of the reducers on the ranks' hosts, for all jobs of which this process is rank 0, so that they can share them.
+#: Token of the reducers on the ranks' hosts, for all jobs in which this process is rank 0, so that they can share them.
 _TOKEN = secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What rank 0 has to know of a rank before it chooses."""
+    """What rank 0 must know about a rank before it chooses."""
 
-    #: Two ranks have the same just if they can reach each other on the loopback address.
+    #: Two ranks have the same value exactly if they can reach each other on the loopback address.
     host_id: str
-    #: The addresses that this rank's settings name, None if they name none.
+    #: The addresses named by this rank's settings, or None.
     reducers: list[str] | None
     #: None if this rank has no `local_group`.
     locality: Locality | None
@@ -48,7 +48,7 @@ class RankInfo:
 
     @classmethod
     def from_json(cls, text: str) -> RankInfo:
-        """Return the rank's information from a string of `to_json`."""
+        """Return the rank's information from the string of `to_json`."""
         fields = load_json(text)
         locality = fields.pop("locality")
         return cls(**fields, locality=None if locality is None else Locality(**locality))
@@ -60,28 +60,28 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
-    """Everything that a rank needs in order to join its job at the reducers."""
+    """Everything a rank needs to join its job at the reducers."""
 
     job: str
     addresses: tuple[str, ...]
     access: Access = OPEN
-    #: The private reducer that this rank has started for all ranks, which are on its host.
+    #: The private reducer that this rank has started for all ranks, all of which are on its host.
     embedded: EmbeddedReducer | None = None
-    #: Who starts the reducers on the ranks' hosts; None if they have none.
+    #: Who starts the reducers on the ranks' hosts; None if there are none.
     colocation: Colocation | None = None
-    #: The addresses of these reducers, once they are there, and what is shown to them.
+    #: The addresses of these reducers, once they are running, and the credentials for them.
     colocated: tuple[str, ...] = ()
     colocated_access: Access = OPEN
-    #: Those of them that this rank has started.
+    #: The ones that this rank has started.
     started: tuple[EmbeddedReducer, ...] = ()
-    #: The job's name and group under which this rank has borrowed them; a rail has another name than the job.
+    #: The job's name and group under which this rank has borrowed them. A rail has another name than the job.
     user: User = ("", "")
     sources: Sources = field(default_factory=dict)
-    #: Who has named the reducers, for the line that rank 0 shows; "" if nobody has.
+    #: Who named the reducers, for the line that rank 0 shows, or "" if nobody did.
     source: str = ""
-    #: What this rank says of its addresses, if the ranks have no store to agree on them.
+    #: This rank's statement of its addresses, if the ranks have no store to agree on them.
     named: NamedReducers | None = None
-    #: What only these ranks know, because it came through their store; "" if they have none.
+    #: A secret of these ranks, which came through their store; "" if they have none.
     run: str = ""
 
     @classmethod
@@ -107,12 +107,12 @@ class MeetingPoint:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part that the other ranks must know, as JSON has it."""
+        """Return the part that the other ranks must know, as JSON fields."""
         return {
             "job": self.job,
             "addresses": self.addresses,
             "sources": self.sources,
-            # Whoever can read the store could take part as a rank anyway.
+            # A process that can read the store could take part as a rank anyway.
             "token": "" if self.embedded is None else self.embedded.token,
             "colocation": None if self.colocation is None else dataclasses.asdict(self.colocation),
         }
@@ -123,7 +123,7 @@ class MeetingPoint:
         return self.started if self.embedded is None else (self.embedded, *self.started)
 
     def stop(self) -> None:
-        """Return this process's own reducers; those that no other job of it uses end."""
+        """Return this process's own reducers. Those that no other job of it uses end."""
         give_back(self.user, self.own_reducers)
 
     def with_colocated(self, config: PluginConfig, store: BoundedStore, key: str, rank: int) -> MeetingPoint:
@@ -132,8 +132,8 @@ class MeetingPoint:
         Args:
             config: this rank's settings.
             store: of the rendezvous.
-            key: under which nobody has written anything yet.
-            rank: this one.
+            key: a key under which nothing has been written yet.
+            rank: this rank.
 
         Raises:
             ReductionError: see `colocated.start` and `colocated.addresses_of`.
@@ -158,12 +158,12 @@ class MeetingPoint:
 
 
 def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "") -> MeetingPoint:
-    """Return rank 0's choice; its settings count for all. `infos` are by rank, none if it is alone.
+    """Return rank 0's choice; its settings apply to all. `infos` are by rank, empty if it is alone.
 
     Args:
         config: rank 0's settings.
         infos: of the ranks.
-        group: tells the ranks from others whose job has the same name, see `RankGroup.label`.
+        group: distinguishes the ranks from others whose job has the same name; see `RankGroup.label`.
 
     Raises:
         ReductionError: settings contradict each other, an address cannot be resolved, or no reducer
@@ -210,7 +210,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "")
 def _colocation(
     config: PluginConfig, infos: Mapping[int, RankInfo], addresses: Sequence[str] | None
 ) -> Colocation | None:
-    """Return who starts reducers on the ranks' hosts, if there should be some beside those at these addresses.
+    """Return who starts reducers on the ranks' hosts, if there should be any besides those at these addresses.
 
     Raises:
         ConfigError: ranks have other settings than rank 0, or there are too many hosts.
@@ -227,7 +227,7 @@ def _colocation(
 
 
 def embed(job: str, infos: Mapping[int, RankInfo], why: str, group: str = "") -> MeetingPoint:
-    """Meet at a private reducer of this process; `why` says in errors why there is no other.
+    """Meet at a private reducer of this process; errors give `why` as the reason why there is no other.
 
     Raises:
         ReductionError: a rank runs on another host, or the reducer does not start.
@@ -243,10 +243,10 @@ def embed(job: str, infos: Mapping[int, RankInfo], why: str, group: str = "") ->
 
 
 def check_without_store(config: PluginConfig) -> None:
-    """Refuse settings that leave something for the ranks to agree on, because they have no store.
+    """Reject settings that leave something for the ranks to agree on, because they have no store.
 
     Raises:
-        ConfigError: the settings do.
+        ConfigError: the settings leave something open.
     """
     if config.fallback is not None:
         raise ConfigError(
@@ -266,7 +266,7 @@ def check_without_store(config: PluginConfig) -> None:
 
 
 def warn_without_run(config: PluginConfig) -> None:
-    """Say in the log that these ranks could meet those of another run, if nothing tells them apart."""
+    """Warn that these ranks could meet those of another run, if nothing distinguishes them."""
     if config.run is None and config.rank == 0:
         log.warning(
             "nothing tells these ranks from those of another run that is called %r too, with which they would mix: "

@@ -1,6 +1,6 @@
-"""How a rank says which reducers it was told of, where the ranks have no store to agree on them.
+"""How a rank reports which reducers it was given, where the ranks have no store to agree on them.
 
-Reducers compare how many they are, so that ranks which were told of more or fewer fail at once.
+Reducers compare the number of addresses, so ranks that were given more or fewer fail immediately.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from reduction.limits import NAMED_BYTES_MAX
 from reduction.model import NamedReducers
 
-#: A longer list of addresses is cut, and says how many there are.
+#: A longer list of addresses is truncated, with the total number at its end.
 _CUT_BYTES = NAMED_BYTES_MAX - 30
 
 
 def named_reducers(addresses: Sequence[str]) -> NamedReducers:
-    """Return what a rank says of its addresses, HOST:PORT."""
+    """Return a rank's statement of its addresses, HOST:PORT."""
     different = sorted(set(addresses))
     return NamedReducers(_text(different), len(different))
 

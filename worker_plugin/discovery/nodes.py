@@ -1,11 +1,11 @@
-"""Which ranks are a node in hierarchical mode: all say where they run, and rank 0 plans for all.
+"""Which ranks form a node in hierarchical mode: all ranks report where they run, and rank 0 plans for all.
 
 local_group    nodes
 a number g     ranks 0 to g-1 are the first node, the next g ranks the second, and so on. ConfigError if
                these ranks are on different hosts.
-"auto"         what the launcher says (LOCAL_RANK, LOCAL_WORLD_SIZE), if it makes several nodes of the
-               same size, each of consecutive ranks. Otherwise none, with the reason in the log.
-ranks differ   ConfigError on all ranks; it names two of them.
+"auto"         as given by the launcher (LOCAL_RANK, LOCAL_WORLD_SIZE), if that results in several nodes of
+               equal size, each of consecutive ranks. Otherwise none, with the reason in the log.
+ranks differ   ConfigError on all ranks, naming two of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from reduction.process.place import loopback_id
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """Where one rank runs, as it sees it itself."""
+    """Where one rank runs, from its own point of view."""
 
     #: This rank's setting.
     local_group: int | str
     #: The launcher's LOCAL_RANK and LOCAL_WORLD_SIZE; None if it has not set both.
     local_rank: int | None
     local_size: int | None
-    #: Two ranks have the same just if they can reach each other on loopback and see each other's
-    #: processes.
+    #: Two ranks have the same value exactly if they can reach each other on loopback and see each other's processes.
     namespace_id: str
     host: str
     pid: int
@@ -39,11 +38,11 @@ class Locality:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What rank 0 has decided about nodes."""
+    """Rank 0's decision about nodes."""
 
-    #: Ranks of each node; 1 means flat mode, without a hierarchy.
+    #: Number of ranks per node; 1 means flat mode, without a hierarchy.
     size: int
-    #: Why there is no hierarchy, if "auto" was asked for.
+    #: Why there is no hierarchy although "auto" was requested.
     reason: str = ""
     #: Whether the user probably expected a hierarchy, and should be warned.
     is_unexpected: bool = False
@@ -51,9 +50,9 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, as one of its ranks sees it."""
+    """One node, as seen by one of its ranks."""
 
-    #: The number of this node, and how many there are.
+    #: This node's number, and the number of nodes.
     index: int
     count: int
     local_rank: int
@@ -62,11 +61,11 @@ class Node:
 
     @property
     def size(self) -> int:
-        """Ranks of each node."""
+        """Number of ranks per node."""
         return len(self.members)
 
     def name(self, local_rank: int) -> str:
-        """Return how messages call a rank of this node."""
+        """Return the name of a rank of this node in messages."""
         return f"rank {self.index * self.size + local_rank} ({self.members[local_rank].host})"
 
 
@@ -94,11 +93,10 @@ def namespace_id() -> str:
 
 
 def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
-    """Return the plan for all ranks. Localities are by rank, None for one without `local_group`.
+    """Return the plan for all ranks. Localities are by rank, None for a rank without `local_group`.
 
     Raises:
-        ConfigError: the ranks have different settings, or cannot be nodes of the size that they
-            have set.
+        ConfigError: the ranks have different settings, or cannot form nodes of the size they have set.
     """
     wanted = None if localities[0] is None else localities[0].local_group
     for rank, locality in enumerate(localities):
@@ -153,7 +151,7 @@ def _plan_auto(ranks: Sequence[Locality]) -> NodePlan:
 
 
 def _scattered(ranks: Sequence[Locality], size: int) -> str | None:
-    """Return which ranks of a node are on different hosts, if any are."""
+    """Return which ranks of a node are on different hosts, or None."""
     for rank, locality in enumerate(ranks):
         first = rank - rank % size
         if locality.namespace_id != ranks[first].namespace_id:

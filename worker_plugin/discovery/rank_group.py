@@ -1,4 +1,4 @@
-"""Which ranks reduce together: those of a process group, those of a store, or those that the settings number."""
+"""Which ranks reduce together: those of a process group, of a store, or those that the settings number."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ from torch.distributed.distributed_c10d import (
     _get_process_group_store,
 )
 
-#: A longer text of ranks is cut to this length and ends with a hash. Well below
-#: `limits.GROUP_BYTES_MAX`.
+#: A longer text of ranks is truncated to this length and ends with a hash. Well below `limits.GROUP_BYTES_MAX`.
 LABEL_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """A group of ranks that reduce together, as one of them sees it."""
+    """A group of ranks that reduce together, as seen by one of them."""
 
     rank: int
     size: int
     #: The members' ranks in torch.distributed's default group, in the order of this group. None if
     #: the settings number the ranks.
     global_ranks: tuple[int, ...] | None = None
-    #: Tells the groups of one job apart. It is "" for the default group, and if the settings number
-    #: the ranks.
+    #: Distinguishes the groups of one job. "" for the default group, and if the settings number the ranks.
     label: str = ""
-    #: The store of the group. None if there is no process group of exactly these ranks, and no store
-    #: was given.
+    #: The store of the group. None if there is no process group of exactly these ranks, and no store was given.
     store: Store | None = None
 
     @property
@@ -48,7 +45,7 @@ class RankGroup:
 
 
 def group_of(process_group: ProcessGroup) -> RankGroup:
-    """Return a process group, as this rank sees it.
+    """Return a process group as seen by this rank.
 
     Raises:
         ConfigError: this rank is not a member, or the group is gone.
@@ -67,13 +64,12 @@ def group_of(process_group: ProcessGroup) -> RankGroup:
 def find_group(
     rank: int | None, size: int | None, process_group: ProcessGroup | None, store: Store | None = None
 ) -> RankGroup:
-    """Return the group that the settings `rank`, `world_size`, `process_group` and `store` mean.
+    """Return the group denoted by the settings `rank`, `world_size`, `process_group` and `store`.
 
-    Without a process group or a store this is the default group, unless rank or size say something
-    else.
+    Without a process group or a store this is the default group, unless rank or size differ from it.
 
     Raises:
-        ConfigError: they mean no group, or contradict each other.
+        ConfigError: they denote no group, or contradict each other.
     """
     if store is not None:
         if process_group is not None:
@@ -104,7 +100,7 @@ def find_group(
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return a short text that only this list of ranks has: 0-3, or 0,2, or 1-13:4 for 1,5,9,13."""
+    """Return a short text that identifies this list of ranks: 0-3, or 0,2, or 1-13:4 for 1,5,9,13."""
     parts: list[str] = []
     start = 0
     while start < len(ranks):

@@ -21,7 +21,7 @@ from worker_plugin.discovery.meeting_point import MeetingPoint, RankInfo
 from worker_plugin.discovery.named import named_reducers
 from worker_plugin.discovery.nodes import Locality, Node, NodePlan, plan_nodes
 
-#: What rank 0 chooses, given the information of all ranks.
+#: Rank 0's choice, given the information of all ranks.
 Choose: TypeAlias = Callable[[Mapping[int, RankInfo]], MeetingPoint]
 
 
@@ -33,26 +33,24 @@ class AgreedNodes:
     plan: NodePlan
     #: The node of this rank; None in flat mode.
     node: Node | None
-    #: For the ranks of a node to exchange their own addresses. No other communicator has used its
-    #: keys.
+    #: Lets the ranks of a node exchange their own addresses. No other communicator has used its keys.
     store: BoundedStore
 
 
 class StoreRendezvous:
-    """A rendezvous through the group's store: rank 0 gathers, chooses for all, and broadcasts.
+    """A rendezvous through the group's store: rank 0 gathers information, chooses for all, and broadcasts its choice.
 
-    Without a store, as in jobs whose user gives rank and world size, settings must say everything.
+    Without a store, as in jobs whose user gives rank and world size, the settings must specify everything.
     """
 
     def __init__(self, config: PluginConfig, store: Store | None, world_size: int, group: str = "") -> None:
         """Reserve store keys, if there are other ranks to meet. `group` is `RankGroup.label`.
 
-        On the thread of the first collective, so that all ranks reserve them in the same order.
-        States with different job names may be used first in another order on every rank, so each
-        name has an order of its own.
+        Runs on the thread of the first collective, so that all ranks reserve them in the same order. Each rank may use
+        states with different job names in a different order, so each name has its own order.
         """
         self._group = group
-        #: The job's name, once it is agreed.
+        #: The job's name, once agreed on.
         self._job = ""
         self._prefix: roll_call.StorePrefix | None = None
         if store is not None and world_size > 1:
@@ -63,8 +61,7 @@ class StoreRendezvous:
         """Return job name and addresses; block until all ranks are there, or one is too late.
 
         Raises:
-            ReductionError: a rank did not come, settings contradict each other, or no reducer can
-                be embedded.
+            ReductionError: a rank did not join, settings contradict each other, or no reducer can be embedded.
         """
         if self._prefix is not None:
             return self._meet(self._prefix, config, rank, world_size, None).meeting_point
@@ -80,20 +77,19 @@ class StoreRendezvous:
     def agree_on_nodes(
         self, config: PluginConfig, rank: int, world_size: int, locality: Locality
     ) -> AgreedNodes:
-        """Return what `agree` does, and which ranks are a node; only with a store and other ranks.
+        """Return the result of `agree`, and which ranks form a node. Only with a store and other ranks.
 
         Raises:
-            ReductionError: as `agree`; or the ranks cannot be nodes as they want to, see
-                `plan_nodes`.
+            ReductionError: as for `agree`; or the ranks cannot form the nodes they want, see `plan_nodes`.
         """
         assert self._prefix is not None
         return self._meet(self._prefix, config, rank, world_size, locality)
 
     def fall_back(self, config: PluginConfig, rank: int, world_size: int) -> MeetingPoint:
-        """Return the address of a reducer that rank 0 starts, as none is left; block like `agree`.
+        """Return the address of a reducer that rank 0 starts because none is left; block like `agree`.
 
         Raises:
-            ReductionError: a rank did not come, or runs on another host.
+            ReductionError: a rank did not join, or runs on another host.
         """
 
         def choose(infos: Mapping[int, RankInfo]) -> MeetingPoint:
@@ -127,7 +123,7 @@ class StoreRendezvous:
             choice, plan_fields = json.loads(text)
             chosen, plan = MeetingPoint.from_json(choice, config, self._group), NodePlan(**plan_fields)
         self._job = chosen.job
-        # No other life of the job has used this nonce, nor do other ranks know it.
+        # No other life of the job has used this nonce, and ranks outside this job do not know it.
         chosen = dataclasses.replace(chosen, run=nonce)
         chosen = chosen.with_colocated(config, store, f"colocated/{nonce}", rank)
         if plan.size == 1:
@@ -144,7 +140,7 @@ class StoreRendezvous:
 def _choose_for_all(
     store: BoundedStore, config: PluginConfig, world_size: int, own_info: RankInfo, choose: Choose
 ) -> tuple[MeetingPoint, NodePlan, str]:
-    """Take the part of rank 0; return what it has chosen, and the nonce of its roll call."""
+    """Act as rank 0. Return its choice, and the nonce of its roll call."""
     call = roll_call.RollCall(store, own_info.to_json())
     try:
         answers = call.gather(world_size, config)

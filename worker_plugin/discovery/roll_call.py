@@ -1,10 +1,10 @@
 """Rank 0 gathers a string from every rank and broadcasts one to all of them, through a store.
 
-The store may hold what earlier lives of the job have left there: torchrun's store outlives a
-restart, and a rank of the new life can be faster than rank 0. So no value is trusted that an
-earlier life could have written. All keys but the first contain a nonce of a process of this life.
+The store may contain data from earlier lives of the job: torchrun's store outlives a restart, and a rank of
+the new life can be faster than rank 0. So no value is trusted that an earlier life could have written. All
+keys but the first contain a nonce of a process of this life.
 
-    rank r   arrived/r := nonce of r               rank 0 reads it again until r has answered
+    rank r   arrived/r := nonce of r               rank 0 rereads it until r has answered
     rank 0   call/(nonce of r) := nonce of 0
     rank r   answer/(nonce of 0)/r := its text
     rank 0   broadcast/(nonce of 0) := its text    after all have answered, or after it gave up
@@ -25,12 +25,11 @@ from worker_plugin.core.words import some_of
 from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore
 from worker_plugin.discovery.waiting_for_ranks import wait_for
 
-#: The first word of a broadcast that is not an error. That of an error is the error's name: some errors
-#: have no code on the wire.
+#: The first word of a broadcast that is not an error. An error starts with its name, because some errors have no code
+#: on the wire.
 _OK = "ok"
-#: How many prefixes of each store were reserved for each purpose. Every process group has a store
-#: of its own. One count for the whole process would not do: it may have been in groups that other
-#: ranks were not in.
+#: Number of prefixes of each store reserved for each purpose. Every process group has its own store. One count for the
+#: whole process would not work, because the process may have been in groups that other ranks were not in.
 _counts: weakref.WeakKeyDictionary[Store, Counter[str]] = weakref.WeakKeyDictionary()
 
 
@@ -53,8 +52,7 @@ class StorePrefix:
 def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
     """Return the next prefix for a purpose.
 
-    All ranks reserve prefixes for a purpose in the same order, so the n-th of each rank is the
-    same.
+    All ranks reserve prefixes for a purpose in the same order, so the n-th prefix is the same on each rank.
     """
     counts = _counts.setdefault(store, Counter())
     counts[purpose] += 1
@@ -62,7 +60,7 @@ def reserve_prefix(store: Store, purpose: str) -> StorePrefix:
 
 
 class RollCall:
-    """The part of rank 0."""
+    """Rank 0's part in a roll call."""
 
     def __init__(self, store: BoundedStore, text: str = "") -> None:
         """Begin a roll call; `text` is rank 0's own answer."""
@@ -99,21 +97,21 @@ class RollCall:
         self._store.set(f"broadcast/{self.nonce}", f"{_OK} {text}")
 
     def broadcast_error(self, error: ReductionError) -> None:
-        """Have `answer_call` raise this error on all ranks that were called."""
+        """Make `answer_call` raise this error on all ranks that were called."""
         self._store.set(f"broadcast/{self.nonce}", f"{type(error).__name__} {error}")
 
 
 def answer_call(store: BoundedStore, rank: int, text: str, config: PluginConfig) -> tuple[str, str]:
-    """Take the part of another rank: answer, and return rank 0's broadcast and nonce.
+    """Act as another rank: answer, and return rank 0's broadcast and nonce.
 
     Raises:
-        ReductionError: rank 0 has broadcast it; or see `wait_for`.
+        ReductionError: rank 0 has broadcast it, or see `wait_for`.
     """
     own_nonce = uuid.uuid4().hex
     store.set(f"arrived/{rank}", own_nonce)
     nonce = _wait(store, f"call/{own_nonce}", config)
     store.set(f"answer/{nonce}/{rank}", text)
-    # Rank 0 knows who is missing, so its error says more than this rank's would.
+    # Rank 0 knows which ranks are missing, so its error is more informative than this rank's.
     kind, _, broadcast = _wait(store, f"broadcast/{nonce}", config, EXTRA_S).partition(" ")
     if kind != _OK:
         raise from_name(kind, broadcast)
@@ -121,7 +119,7 @@ def answer_call(store: BoundedStore, rank: int, text: str, config: PluginConfig)
 
 
 def answer_of(store: BoundedStore, nonce: str, rank: int) -> str:
-    """Return the answer of a rank, after the broadcast; that of rank 0 is its own text."""
+    """Return the answer of a rank, after the broadcast; rank 0's answer is its own text."""
     return store.get(f"answer/{nonce}/{rank}")
 
 

@@ -1,4 +1,4 @@
-"""Waiting for ranks through a store: how long, how often it is asked, when the user is warned."""
+"""Waiting for ranks through a store: how long, how often to poll, and when to warn the user."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from worker_plugin.discovery.bounded_store import WARN_INTERVALS, BoundedStore
 
 log = logging.getLogger(__name__)
 
-#: The store is asked again after a pause of this length, in seconds.
+#: Pause before the store is polled again, in seconds.
 PAUSE_MIN_S = 0.01
-#: Each further pause is longer than the last by this factor.
+#: Each further pause is longer by this factor.
 PAUSE_GROWTH = 1.5
-#: No pause is longer than this, in seconds.
+#: Maximum pause, in seconds.
 PAUSE_MAX_S = 0.5
 
 
 class Discovery(threading.Thread):
-    """A thread that waits for ranks; its owner may have it give up."""
+    """A thread that waits for ranks. Its owner may make it give up."""
 
-    #: No wait of this thread is longer than until then, by `time.monotonic`.
+    #: No wait of this thread lasts longer than this, by `time.monotonic`.
     give_up_at = math.inf
 
 
 def wait_for(
     store: BoundedStore, look: Callable[[Store], str], config: PluginConfig, *, extra_s: float = 0.0
 ) -> None:
-    """Return when no rank is missing. `look` asks the store, and returns the missing as a string.
+    """Return when no rank is missing. `look` polls the store, and returns the missing ranks as a string.
 
-    It logs a warning when `stall_warn_s` have passed, and again from time to time.
+    Logs a warning after `stall_warn_s`, and again from time to time.
 
     Raises:
-        WorkersMissing: a rank did not come within `timeout_s` and `extra_s`.
-        PeerLeft: the owner of this thread, a `Discovery`, does not wait any more.
+        WorkersMissing: a rank did not join within `timeout_s` plus `extra_s`.
+        PeerLeft: the owner of this thread, a `Discovery`, has stopped waiting.
         WorkerLost: see `BoundedStore.ask`.
     """
     timeout_s = config.timeout_s

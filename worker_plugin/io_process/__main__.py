@@ -1,8 +1,8 @@
-"""The I/O process of a rank, run by its path: see remote.py, which starts it.
+"""The I/O process of a rank, run by its path; see remote.py, which starts it.
 
-It uses the packages of the process that started it, and otherwise the installed packages: no folder of
-the user's comes before those, and the working directory is not used at all. `reducer/__main__.py` does
-the same for reducers; neither can import anything before.
+It uses the packages of the process that started it, and otherwise the installed packages. No folder of the
+user's precedes those, and the working directory is not used at all. `reducer/__main__.py` does the same for
+reducers; neither can import anything before this.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ import sys
 
 
 def _find_packages() -> None:
-    """Set `sys.path`, and import `reduction` and `worker_plugin` from the folders that were handed over."""
+    """Set `sys.path`, and import `reduction` and `worker_plugin` from the folders passed by the parent."""
     handed = [entry for entry in os.environ.get("REDUCTION_START_PATH", "").split(os.pathsep) if entry]
     sys.path += [entry for entry in handed if entry not in sys.path]
     for name, marker in (("reduction", "v1"), ("worker_plugin", "io_process")):

@@ -1,10 +1,10 @@
-"""Messages between a rank's process and its I/O process: JSON arrays, each whole, with at most one descriptor.
+"""Messages between a rank's process and its I/O process: whole JSON arrays, each with at most one descriptor.
 
-Bytes may follow a message, behind a line feed. They become its last item.
+Bytes may follow a message after a line feed. They become its last item.
 
-They go over a pair of UNIX sockets of type SOCK_SEQPACKET (unix(7)), which keeps the borders of
-messages and ends when either process does. Both ends run this project's code of the same version, in
-processes of one user, so what arrives is not checked again.
+Messages go over a pair of UNIX sockets of type SOCK_SEQPACKET (unix(7)), which preserves message boundaries
+and ends when either process does. Both ends run the same version of this project's code, in processes of one
+user, so messages are not validated again.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
-#: The most bytes of a message. The kernel takes no message that is larger than the socket's buffer for sending.
+#: Maximum bytes of a message. The kernel accepts no message larger than the socket's send buffer.
 MESSAGE_BYTES_MAX = 128 * 1024
-#: The most bytes that follow a message; longer ones need several messages.
+#: Maximum bytes that follow a message; longer data needs several messages.
 PIECE_BYTES = 64 * 1024
 
 _DESCRIPTOR = struct.Struct("i")
 
 
 class Described(Protocol):
-    """What has a descriptor that is open as long as the object lives."""
+    """Something with a descriptor that stays open while the object lives."""
 
     @property
     def descriptor(self) -> int:
-        """Its number."""
+        """The descriptor's number."""
 
 
 class Channel:
-    """One end. `send` may be called by any thread; the callbacks run on the loop's.
+    """One end of a channel. `send` may be called by any thread; the callbacks run on the loop's.
 
     Args:
         sock: of type SOCK_SEQPACKET; it belongs to this object from here on.
         loop: the running one.
-        on_message: takes a message and the descriptor that came with it, -1 if none did, because
-            this process may have no more, for one. The descriptor belongs to the callee.
-        on_end: nothing comes any more, because the other end is gone, or because of an error that
-            `on_message` has raised.
+        on_message: takes a message and the descriptor that came with it, or -1 if there was none, for example because
+            this process may have no more. The descriptor belongs to the callee.
+        on_end: called when nothing more arrives, because the other end is gone, or because of an error that
+            `on_message` raised.
     """
 
     def __init__(
@@ -65,30 +65,30 @@ class Channel:
         self._callbacks: tuple[Callable[[list[Any], int], None], Callable[[Exception | None], None]] | None
         self._callbacks = on_message, on_end
         self._lock = threading.Lock()
-        #: What the kernel has not taken yet, with what must live until then.
+        #: Data that the kernel has not taken yet, with the objects that must live until then.
         self._waiting: deque[tuple[bytes, Described | None]] = deque()
         self._is_closed = False
         self._descriptor = sock.fileno()
 
     @property
     def descriptors(self) -> list[int]:
-        """The socket's, as long as it is open."""
+        """The socket's descriptor, while it is open."""
         return [] if self._is_closed else [self._descriptor]
 
     def start(self) -> None:
-        """Begin to receive. Loop thread."""
+        """Begin to receive. For the loop thread."""
         if not self._is_closed:
             self._loop.add_reader(self._descriptor, self._receive)
 
     def send(
         self, *message: Any, described: Described | None = None, piece: bytes | memoryview = b""
     ) -> None:
-        """Send a message, after all earlier ones. It never blocks; after the end it does nothing.
+        """Send a message after all earlier ones. Never blocks; does nothing after the end.
 
         Args:
             message: its items.
-            described: whose descriptor goes along. If the system does not allow it, the message goes alone.
-            piece: bytes that follow, no more than PIECE_BYTES.
+            described: its descriptor is sent along. If the system does not allow that, the message is sent alone.
+            piece: bytes that follow, at most PIECE_BYTES.
 
         Raises:
             ValueError: the message is too long.
@@ -108,12 +108,12 @@ class Channel:
                 self._loop.call_soon_threadsafe(self._wait_to_send)
 
     def send_bytes(self, seq: int, payload: memoryview) -> None:
-        """Send the bytes of a collective, in as many messages as they need."""
+        """Send the bytes of a collective, in as many messages as needed."""
         for offset in range(0, len(payload), PIECE_BYTES):
             self.send("bytes", seq, offset, piece=payload[offset : offset + PIECE_BYTES])
 
     def close(self) -> None:
-        """End it, after what the kernel has taken. Idempotent. Loop thread."""
+        """End it, once the kernel's buffered data is sent. Idempotent. For the loop thread."""
         with self._lock:
             if self._is_closed:
                 return
@@ -130,7 +130,7 @@ class Channel:
         return not self._waiting
 
     def _flush(self) -> bool:
-        """Send what waits; return whether that was everything."""
+        """Send waiting messages; return whether that was all of them."""
         while self._waiting:
             data, described = self._waiting[0]
             try:
@@ -142,9 +142,9 @@ class Channel:
                 return False
             except OSError as error:
                 if described is not None and not isinstance(error, ConnectionError):
-                    self._waiting[0] = data, None  # too many descriptors are on their way, for one
+                    self._waiting[0] = data, None  # for example, too many descriptors are in flight
                     continue
-                # The other end is gone; `_receive` sees that too.
+                # The other end is gone, which `_receive` also notices.
                 self._waiting.clear()
                 return True
             self._waiting.popleft()
@@ -161,7 +161,7 @@ class Channel:
 
     def _receive(self) -> None:
         data, descriptor = b"", -1
-        with suppress(OSError):  # the other end is gone, which the kernel also says by an empty message
+        with suppress(OSError):  # the other end is gone, which the kernel also reports by an empty message
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(
                     MESSAGE_BYTES_MAX, socket.CMSG_LEN(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC

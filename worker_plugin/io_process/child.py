@@ -1,7 +1,7 @@
 """The I/O process: the driver, the core and the streams of one rank, whose tensors are in another process.
 
 It ends when the channel on its stdin ends, however the rank's process ends. It never encodes or decodes:
-contributions come encoded, and results stay encoded.
+contributions arrive encoded, and results stay encoded.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks whether the rank's process has taken the last messages, and how often.
+#: Seconds between checks whether the rank's process has taken the last messages, and the number of checks.
 _FLUSH_S, _FLUSH_TIMES = 0.01, 200
-#: Seconds for which the rank does not hear that a contribution's memory is free, if no result comes.
+#: How long, in seconds, to delay telling the rank that a contribution's memory is free, if no result comes.
 _RELEASE_S = 0.02
-#: Stands for the tensor of a collective, which is in the rank's process.
+#: Stand-in for the tensor of a collective, which is in the rank's process.
 _NO_TENSOR = torch.empty(0, dtype=torch.uint8)
 
 
 class Encoded(Encoding):
-    """A contribution that is encoded already.
+    """A contribution that is already encoded.
 
     Args:
-        collective: which is not empty.
-        contribution_bytes: how many bytes the whole contribution has.
+        collective: must not be empty.
+        contribution_bytes: total bytes of the contribution.
     """
 
     def __init__(self, collective: Collective, contribution_bytes: int) -> None:
@@ -66,7 +66,7 @@ class Encoded(Encoding):
         return self._format.blocks(start) * self._block_bytes, self._format.blocks(stop) * self._block_bytes
 
     def encode(self, start: int, stop: int, out: memoryview) -> None:
-        """Leave everything as it is."""
+        """Do nothing, because the contribution is already encoded."""
 
     def store(self, start: int, stop: int, payload: memoryview, out: NDArray[np.uint8]) -> None:
         """See `Encoding.store`."""
@@ -95,7 +95,7 @@ class _RemoteRecorder(Recorder):
 
 
 class _RemoteLog(logging.Handler):
-    """Hands over lines of the log, so that they reach the handlers of the training script."""
+    """Forwards log lines, so that they reach the handlers of the training script."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -111,30 +111,30 @@ class _RemoteLog(logging.Handler):
 
 
 class IoProcess:
-    """The other end of a `RemoteDriver`, and owner and copying threads of the driver, in the driver's eyes."""
+    """The other end of a `RemoteDriver`. To the driver it is both the owner and the copying threads."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self.channel = Channel(sock, self._loop, self._on_message, self._on_end)
         self._memory = OwnMemory()
-        #: The rank's memory, by the numbers that it calls its regions.
+        #: The rank's memory, by the numbers of its regions.
         self._regions: dict[int, NDArray[np.uint8]] = {}
-        #: A collective whose contribution the rank has to send, and what has come after it.
+        #: A collective whose contribution the rank has yet to send, and the messages received after it.
         self._awaited: Transfer | None = None
         self._later: deque[tuple[list[Any], int]] = deque()
         #: The collectives whose results have to be sent to the rank.
         self._apart: set[int] = set()
         self._has_failed = False
-        #: Whether the log says that memory could not be mapped.
+        #: Whether it has been logged that memory could not be mapped.
         self._is_short = False
-        #: The collectives that the rank is to hear of, because they are released.
+        #: Released collectives of which the rank has yet to be told.
         self._released: list[int] = []
         self._recorder = _RemoteRecorder(self.channel)
         self._driver = Driver(self, self, self._recorder, self._memory)
         self._begun: asyncio.Future[dict[str, Any]] = self._loop.create_future()
 
     async def run(self) -> None:
-        """Do what the rank wants, until its communicator has ended."""
+        """Do what the rank requests until its communicator has ended."""
         self.channel.start()
         begun = await self._begun
         try:
@@ -209,7 +209,7 @@ class IoProcess:
         )
 
     def _adopt(self, number: int, descriptor: int) -> None:
-        """Map memory of the rank. If that is not possible, what lies there is sent."""
+        """Map memory of the rank. If that is not possible, its contents are sent."""
         try:
             self._regions[number] = self._memory.adopt(descriptor)
         except OSError as error:
@@ -219,7 +219,7 @@ class IoProcess:
                 log.warning("the I/O process cannot map memory of its rank, and has it sent: %s", reason)
 
     def _on_piece(self, offset: int, piece: bytes) -> None:
-        """Take a part of the contribution that is waited for; after the last one, go on with what has come since."""
+        """Take a part of the awaited contribution; after the last one, process the messages received since."""
         assert self._awaited is not None
         contribution = self._awaited.contribution_bytes
         contribution[offset : offset + len(piece)] = piece
@@ -239,7 +239,7 @@ class IoProcess:
         """Leave the memory for the result, which the rank has chosen."""
 
     def deliver(self, transfer: Transfer) -> None:
-        """Let the rank copy the result."""
+        """Make the rank copy the result."""
         if transfer.seq in self._apart:
             self._apart.discard(transfer.seq)
             self.channel.send_bytes(transfer.seq, transfer.result_bytes)
@@ -247,15 +247,15 @@ class IoProcess:
         self.channel.send("whole", transfer.seq, messages.progress_to_json(transfer.progress), released)
 
     def release(self, transfer: Transfer) -> None:
-        """Let the rank use the contribution's memory again."""
-        # Each message costs the rank's process a turn with its GIL, so this waits a little for a result
-        # to go with.
+        """Let the rank reuse the contribution's memory."""
+        # Each message costs the rank's process a turn with its GIL, so this waits briefly for a result to go along
+        # with.
         self._released.append(transfer.seq)
         if len(self._released) == 1:
             self._loop.call_later(_RELEASE_S, self._tell_released)
 
     def fail(self, transfer: Transfer, error: Exception) -> None:
-        """Tell the rank how far the collective had come. It fails it because of `on_failed`."""
+        """Tell the rank how far the collective had got. The rank fails it because of `on_failed`."""
         self.channel.send("unfinished", transfer.seq, messages.progress_to_json(transfer.progress))
 
     def _tell_released(self) -> None:
@@ -298,4 +298,4 @@ async def _main() -> None:
 def main() -> None:
     """Run the I/O process of a rank, whose channel is stdin."""
     uvloop.run(_main())
-    os._exit(0)  # everything was said, and threads of gRPC need not be waited for
+    os._exit(0)  # everything has been sent, and gRPC's threads need not be waited for

@@ -1,28 +1,28 @@
-"""What goes over the channel, as JSON can say it. The first item of a message is its name.
+"""The messages on the channel, as JSON. The first item of a message is its name.
 
     to the I/O process     begin START             the ranks have met
                            region NUMBER           memory of the rank, with its descriptor
-                           forget NUMBER           that memory has ended
+                           forget NUMBER           that memory is gone
                            issue SEQ COLLECTIVE CONTRIBUTION RESULT
                                                    each as region, offset and bytes; region 0 is none
                            bytes SEQ OFFSET PIECE  a part of a contribution, after `need`
-                           event NAME ITEM...      of the core (worker_plugin/core/events.py)
+                           event NAME ITEM...      for the core (worker_plugin/core/events.py)
                            fell_back ADDRESS ACCESS
     to the rank            opened LINK ADDRESS     a link's reducer
                            began REDUCERS PLANES
-                           need SEQ                the contribution is in no memory that both have
-                           bytes SEQ OFFSET PIECE  a part of a result that is in no such memory, before `whole`
+                           need SEQ                the contribution is not in shared memory
+                           bytes SEQ OFFSET PIECE  a part of a result outside shared memory, before `whole`
                            whole SEQ PROGRESS RELEASED
-                                                   the result is there
+                                                   the result is complete
                            released SEQS           no reducer needs these contributions again
-                           unfinished SEQ PROGRESS how far a collective had come that has failed
+                           unfinished SEQ PROGRESS how far a failed collective had got
                            failed ERROR
                            fall_back               the ranks should start a reducer
                            note TEXT               for the recorder
                            log LOGGER LEVEL TEXT
                            over                    the communicator has ended
 
-Each collective costs an `issue` and a `whole`, and now and then a `released`.
+Each collective costs an `issue` and a `whole`, and occasionally a `released`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from worker_plugin.core.identity import Identity
 from worker_plugin.driver import Start
 from worker_plugin.timeline.recorder import Progress
 
-#: Characters of an error or a line of the log that are kept.
+#: Maximum number of characters kept of an error or a log line.
 TEXT_MAX = 16 * 1024
 
 
@@ -67,7 +67,7 @@ def collective_from_json(item: list[int]) -> Collective:
 
 
 def event_to_json(event: Event) -> list[Any]:
-    """Return an event that comes from the rank's process."""
+    """Return the fields of an event from the rank's process."""
     match event:
         case Connect() | Close():
             return [type(event).__name__]
@@ -97,16 +97,16 @@ def event_from_json(item: list[Any]) -> Event:
 
 
 def access_to_json(access: Access) -> list[Any]:
-    """Return the paths of certificates, and what is sent with each call."""
+    """Return the paths of certificates, and the metadata sent with each call."""
     tls = None if access.tls is None else dataclasses.astuple(access.tls)
     return [tls, access.metadata]
 
 
 def access_from_json(item: list[Any]) -> Access:
-    """Return the access of `access_to_json`. It reads the certificates again.
+    """Return the access of `access_to_json`. Reads the certificates again.
 
     Raises:
-        ConfigError: they cannot be used.
+        ConfigError: the certificates cannot be used.
     """
     tls, metadata = item
     return with_certificates(
@@ -115,7 +115,7 @@ def access_from_json(item: list[Any]) -> Access:
 
 
 def start_to_json(start: Start) -> dict[str, Any]:
-    """Return everything that a driver needs in order to begin."""
+    """Return everything that a driver needs to begin."""
     return {
         "identity": to_json(start.identity),
         "addresses": start.addresses,
@@ -143,7 +143,7 @@ def start_from_json(item: dict[str, Any]) -> Start:
 
 
 def progress_to_json(progress: Progress) -> list[Any]:
-    """Return what the I/O process knows of a collective's progress, and has counted until now."""
+    """Return the I/O process's record of a collective's progress, and its counts so far."""
     lanes = progress.first_push, progress.last_push, progress.first_result, progress.last_result
     counts = progress.totals.counts()
     return [
@@ -156,7 +156,7 @@ def progress_to_json(progress: Progress) -> list[Any]:
 
 
 def fill(progress: Progress, item: list[Any]) -> None:
-    """Add what `progress_to_json` has returned. All processes of a machine have the same monotonic clock."""
+    """Add the result of `progress_to_json`. All processes of a machine share the same monotonic clock."""
     progress.taken, progress.whole, progress.unpushed, counts = item[:4]
     progress.totals.take(counts)
     lanes = (dict(map(tuple, lane)) for lane in item[4:])

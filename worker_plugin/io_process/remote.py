@@ -1,8 +1,8 @@
-"""`RemoteDriver`: what a rank's process has in place of a driver if the I/O is in a process of its own.
+"""`RemoteDriver`: stands in for the driver in a rank's process if the I/O is in a separate process.
 
-A collective is encoded by the thread that issues it, at once and as a whole, into memory that the I/O
-process pushes from. So a thread that keeps the GIL cannot hold it up: nothing but results needs the GIL
-after that, once or twice per collective. Encoding is here, because residuals and tensors are.
+The thread that issues a collective encodes it immediately and as a whole, into memory that the I/O process
+pushes from. So a thread that holds the GIL cannot delay it: after that, only results need the GIL, once or
+twice per collective. Encoding is here because the residuals and tensors are.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from worker_plugin.timeline.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-#: Grace period before the process is killed, in seconds after it was done.
+#: How long after it is done the process may run before it is killed, in seconds.
 STOP_S = 3.0
-#: File descriptors per region: its own, and one that Python's mmap keeps.
+#: File descriptors per region: its own, and another one kept by Python's mmap.
 _DESCRIPTORS_PER_REGION = 2
-#: File descriptors that are left free for the training script.
+#: File descriptors left free for the training script.
 _DESCRIPTORS_SPARE = 64
 
 
 class RemoteDriver:
-    """See `Driver`, whose methods it has. For the loop's thread, but for `take`.
+    """Has the methods of `Driver`; see there. For the loop's thread, except `take`.
 
     Args:
-        owner: is told of the start and of failures, until `release`.
-        staging: whose memory is lent (`OwnMemory`).
-        recorder: keeps when what happened.
+        owner: notified of the start and of failures, until `release`.
+        staging: its memory is lent (`OwnMemory`).
+        recorder: records the times of events.
         memory: that of the staging's pool.
 
     Raises:
@@ -64,12 +64,12 @@ class RemoteDriver:
         self._staging = staging
         self._recorder = recorder
         self._memory = memory
-        #: The regions that the I/O process knows.
+        #: The regions known to the I/O process.
         self._shown: set[int] = set()
         self._generation = memory.generation
-        #: Whether the log says that memory could not be shared.
+        #: Whether it has been logged that memory could not be shared.
         self._is_short = False
-        #: The collectives that are not released, by number.
+        #: The collectives that have not been released, by number.
         self._transfers: dict[int, Transfer] = {}
         self._failure: ReductionError | None = None
         self._who = "this rank"
@@ -102,11 +102,11 @@ class RemoteDriver:
         return self._process.pid
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """See `fork.DescriptorOwner`. A child that kept the channel would keep the I/O process."""
+        """See `fork.DescriptorOwner`. A child that kept the channel would keep the I/O process alive."""
         return set(), self._channel.descriptors
 
     async def run(self, start: Start) -> None:
-        """Let the process drive the core until the communicator has ended, and the process with it."""
+        """Let the process drive the core until the communicator and the process have ended."""
         self._who = f"rank {start.identity.rank}"
         self._channel.send("begin", messages.start_to_json(start))
         await self._over.wait()
@@ -116,7 +116,7 @@ class RemoteDriver:
         self._end_process()
 
     def take(self, transfer: Transfer) -> None:
-        """Encode a collective and have it issued, after those that were taken before. One thread at a time."""
+        """Encode a collective and have it issued after those taken before. For one thread at a time."""
         transfer.progress.taken = time.monotonic()
         self._transfers[transfer.seq] = transfer
         try:
@@ -127,7 +127,7 @@ class RemoteDriver:
             assert transfer.contribution is not None
             assert transfer.result is not None
             places = self._place(transfer.contribution), self._place(transfer.result)
-        except Exception as error:  # out of memory, perhaps
+        except Exception as error:  # possibly out of memory
             failure = failure_of(f"collective {transfer.seq} could not be copied", error)
             if isinstance(failure, LocalProtocolError):
                 log.exception("a collective could not be copied")
@@ -150,14 +150,14 @@ class RemoteDriver:
         self._end_process()
 
     def release(self) -> None:
-        """Complete what came too late, and free the contributions. Nothing is taken after this."""
+        """Fail late collectives, and free the contributions. Nothing is taken after this."""
         for transfer in self._transfers.values():
             self._staging.fail(transfer, self._failure or self._owner.final)
         self._transfers.clear()
         del self._owner  # it refers to this object: a cycle
 
     def _place(self, buffer: torch.Tensor) -> tuple[int, int, int]:
-        """Return region, offset and bytes of a buffer, once the process knows the region; region 0 if it has none."""
+        """Return region, offset and bytes of a buffer, after announcing the region; region 0 if it has none."""
         if not buffer.nbytes:
             return 0, 0, 0
         if self._generation != self._memory.generation:
@@ -229,14 +229,14 @@ class RemoteDriver:
             self._over.set()
 
     def _fail(self, error: ReductionError) -> None:
-        """Complete every collective that has no result with the error; later ones are not taken."""
+        """Complete every collective without a result with the error. Later ones are not taken."""
         self._failure = self._owner.on_failed(error)
         for transfer in list(self._transfers.values()):
             self._staging.fail(transfer, self._failure)
         self._transfers.clear()
 
     def _end_process(self) -> None:
-        """Close the channel, and see that the process has ended."""
+        """Close the channel, and ensure that the process has ended."""
         self._channel.close()
         if not self._gone.is_set():
             self._process.kill()
@@ -255,5 +255,5 @@ class RemoteDriver:
 
 def _started(stdin: socket.socket) -> subprocess.Popen[bytes]:
     command, environment = io_process_command(Path(__file__).parents[2])
-    # A session of its own: Ctrl-C of a terminal does not reach it.
+    # Its own session, so that Ctrl-C in a terminal does not reach it.
     return subprocess.Popen(command, stdin=stdin.fileno(), env=environment, start_new_session=True)

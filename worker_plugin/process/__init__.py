@@ -1,1 +1,1 @@
-"""What a process has only once: its I/O loop, its logging, its duties at a fork and at its end."""
+"""Once-per-process state: the I/O loop, logging, and duties at fork and at exit."""

@@ -1,13 +1,12 @@
-"""Closes the communicators that are still open when a process ends, also those of dropped states.
+"""Closes the communicators that are still open when a process ends, including those of dropped states.
 
-This is more than a courtesy to the other ranks. A staging thread returns from C++ all the time, and
-an interpreter that is ending stops such a thread in a way that C++ answers with abort().
+This is more than a courtesy to the other ranks. A staging thread keeps returning from C++, and an interpreter
+that is shutting down stops such a thread in a way that makes C++ call abort().
 
-An ordinary interpreter waits for all threads but daemons, and then runs what was registered with
-`atexit`. A child that multiprocessing has forked ends with os._exit instead: it first runs the
-finalizers of `multiprocessing.util.Finalize`, and then waits for the same threads. There a
-finalizer starts a thread that is not a daemon; this thread waits for all others of its kind, and then
-closes the communicators.
+An ordinary interpreter waits for all non-daemon threads, and then runs the functions registered with `atexit`.
+A child that multiprocessing has forked ends with os._exit instead: it first runs the finalizers of
+`multiprocessing.util.Finalize`, and then waits for the same threads. There a finalizer starts a non-daemon
+thread, which waits for all other non-daemon threads, and then closes the communicators.
 """
 
 from __future__ import annotations
@@ -23,29 +22,28 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """Something that can be closed in two steps, so that several of them close at the same time."""
+    """Something that can be closed in two steps, so that several of them close in parallel."""
 
     def begin_close(self) -> None:
-        """Close it in good order, in the background."""
+        """Close it cleanly, in the background."""
 
     def close(self) -> None:
-        """Close it in good order, and wait until that is done."""
+        """Close it cleanly, and wait until that is done."""
 
 
 _T = TypeVar("_T", bound=Closable)
 
 
 class ClosedAtExit(Generic[_T]):
-    """A set of objects of this process that are closed together when it ends.
+    """A set of objects of this process that are closed together when the process ends.
 
-    Of several such sets the one that was made last is closed first. An object that nobody else
-    keeps drops out.
+    The most recently created of several such sets is closed first. An object without other references drops out.
     """
 
     def __init__(self) -> None:
         self._members: weakref.WeakSet[_T] = weakref.WeakSet()
-        # Not registered at import: functions that are registered last run first, and closing needs
-        # the I/O loop, which io_loop.py stops at exit.
+        # Not registered at import, because functions registered last run first, and closing needs the I/O loop, which
+        # io_loop.py stops at exit.
         if not _all_sets:
             atexit.register(_close_all)
         _all_sets.append(self)
@@ -56,19 +54,19 @@ class ClosedAtExit(Generic[_T]):
         self._members.add(member)
         if not _has_finalizer and multiprocessing.parent_process() is not None:
             _has_finalizer = True
-            # Finalizers that are registered while they run do not run any more. Then it was a
-            # thread that added this member, which goes on meanwhile.
+            # Finalizers registered while finalizers run are never called. In that case a thread added this member, and
+            # that thread continues in the meantime.
             if util.is_exiting():
                 _close_in_child()
             else:
                 util.Finalize(None, _close_in_child, exitpriority=0)
 
     def __iter__(self) -> Iterator[_T]:
-        """Iterate over the members of this moment."""
+        """Iterate over the current members."""
         return iter(list(self._members))
 
     def close_all(self) -> None:
-        """Close all members, and wait until that is done. Idempotent, as their `close` is."""
+        """Close all members, and wait until that is done. Idempotent, because their `close` is."""
         members = list(self._members)
         for member in members:
             member.begin_close()

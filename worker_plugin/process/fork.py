@@ -1,13 +1,13 @@
-"""Forked children must not keep our connections open.
+"""Keep forked children from holding our connections open.
 
-A DataLoader worker inherits every descriptor of the training process. If that process is then
-killed, the reducers do not see its streams end until the child ends too, which was 3.5 s later in a
-trial. So the child drops the descriptors that it inherited. It does not shut them down, because
-that would end the parent's connection as well.
+A DataLoader worker inherits every descriptor of the training process. If that process is then killed, the
+reducers do not see its streams end until the child ends too, which took 3.5 s longer in a trial. So the child
+drops the descriptors that it inherited. It does not shut them down, because that would end the parent's
+connection as well.
 
-A dropped descriptor is replaced by /dev/null and not closed. The Python and gRPC objects that own
-it were copied with the process, and close its number when they die. If the number were free, it
-could belong by then to a file that the child has opened since.
+A dropped descriptor is replaced by /dev/null instead of being closed. The Python and gRPC objects that own it
+were copied with the process, and close its number when they are destroyed. If the number were free, it could
+by then belong to a file that the child has opened since.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class DescriptorOwner(Protocol):
     """An object whose descriptors belong to this process alone."""
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
-        """Return the addresses that its sockets are connected to, and its other descriptors."""
+        """Return the addresses its sockets are connected to, and its other descriptors."""
 
 
 _owners: weakref.WeakSet[DescriptorOwner] = weakref.WeakSet()
 
 
 def register(owner: DescriptorOwner) -> None:
-    """Have forked children drop the descriptors of this owner."""
+    """Make forked children drop the descriptors of this owner."""
     _owners.add(owner)
 
 
@@ -44,15 +44,14 @@ def _after_in_child() -> None:
         numbers += descriptors
     _owners.clear()
     if addresses:
-        numbers += sockets_to(addresses)  # gRPC does not tell which it owns
+        numbers += sockets_to(addresses)  # gRPC does not reveal which it owns
     if numbers:
         _replace(numbers)
 
 
 def _replace(numbers: list[int]) -> None:
-    """Let these descriptors lead to /dev/null."""
-    # If no descriptor is left for /dev/null, nothing can be done: the connections stay open as long
-    # as the child lives.
+    """Redirect these descriptors to /dev/null."""
+    # If no descriptor is left for /dev/null, nothing can be done: the connections stay open while the child lives.
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for number in numbers:

@@ -1,7 +1,7 @@
-"""The event loop that all communicators of this process share, on a thread of its own.
+"""The event loop shared by all communicators of this process, on its own thread.
 
-It is never closed. grpc.aio keeps every loop that ever used it and calls into it late, so if each
-communicator had a loop of its own, that loop would have to stay open as well.
+It is never closed. grpc.aio keeps every loop that ever used it and calls into it late. So if each communicator
+had its own loop, that loop would have to stay open as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 
 import uvloop
 
-#: The end of the process waits this long for the loop to stop, in seconds.
+#: How long process exit waits for the loop to stop, in seconds.
 STOP_S = 2.0
 
 _lock = threading.Lock()
@@ -22,10 +22,10 @@ _thread: threading.Thread | None = None
 
 
 def io_loop() -> asyncio.AbstractEventLoop:
-    """Return the running loop; the first call of a process starts it. Any thread.
+    """Return the running loop, which the first call in a process starts. For any thread.
 
     Raises:
-        RuntimeError: there can be no more threads.
+        RuntimeError: no more threads can be created.
     """
     global _loop, _thread
     with _lock:
@@ -34,7 +34,7 @@ def io_loop() -> asyncio.AbstractEventLoop:
             thread = threading.Thread(target=_run, args=(loop,), name="reduction-io", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # a loop that no thread runs would keep everybody waiting
+            except RuntimeError:  # callers would wait forever for a loop that no thread runs
                 loop.close()
                 raise
             _loop, _thread = loop, thread
@@ -53,12 +53,12 @@ def _forget() -> None:
 
 
 def _stop() -> None:
-    """Stop the loop before the interpreter is gone: waking it up later would crash the process."""
+    """Stop the loop before the interpreter is gone, because waking it up later would crash the process."""
     if _loop is not None and _thread is not None:
         _loop.call_soon_threadsafe(_loop.stop)
         _thread.join(STOP_S)
 
 
 os.register_at_fork(after_in_child=_forget)
-# At import, so that it runs after the functions that at_exit.py registers when a state is used.
+# Registered at import, so that it runs after the functions that at_exit.py registers when a state is used.
 atexit.register(_stop)

@@ -1,6 +1,6 @@
-"""A port of this process that is open for as long as it lives, so that reducers can tell when it has ended.
+"""A port of this process that stays open while the process lives, so that reducers can tell when it has ended.
 
-See reducer/transports/lives.py. It takes connections, closes them at once, and reads nothing.
+See reducer/transports/lives.py. It accepts connections, closes them immediately, and reads nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _port: _Port | None = None
 
 
 def life_port() -> int:
-    """Return the port's number; the first call of a process opens it. 0 if that is not possible. Any thread."""
+    """Return the port's number, or 0 if it cannot be opened. The first call in a process opens it. For any thread."""
     global _port
     with _lock:
         if _port is None:
             try:
                 _port = _Port()
-            except OSError:  # as without descriptors; then the end of this process is seen a second later
+            except OSError:  # e.g. out of descriptors; then this process's end is noticed a second later
                 return 0
         return _port.number
 
@@ -61,7 +61,7 @@ def _listen() -> socket.socket:
 
 
 def _forget() -> None:
-    """A forked child is another process."""
+    """Reset a forked child, which is another process."""
     global _lock, _port
     _lock, _port = threading.Lock(), None
 

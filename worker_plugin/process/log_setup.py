@@ -1,11 +1,11 @@
-"""Shows our log to users who have not configured logging, and reads the variable REDUCTION_LOG.
+"""Shows our log to users who have not configured logging, and reads the environment variable REDUCTION_LOG.
 
     logging configured by the user   all records go to the user's handlers only; levels work as usual
     not configured                   warnings and the line of `announce` go to stderr, with time and name
     REDUCTION_LOG=info|warning|error sets the level of our loggers in both cases; the line is logged at info
 
-Python's own last resort prints warnings without time or name. Each record looks for a handler again
-of the user's, because `logging.basicConfig` may be called after a state was made.
+Python's own last resort prints warnings without time or name. Each record checks again for a handler of the user's,
+because `logging.basicConfig` may be called after a state was created.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 
 
 class _Fallback(logging.Handler):
-    """Writes records to stderr that no other handler gets."""
+    """Writes records to stderr that reach no other handler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Fallback(logging.Handler):
         if is_configured(logging.getLogger(record.name)):
             return
         try:
-            if sys.stderr is not None:  # as in a Windows program without a console
+            if sys.stderr is not None:  # e.g. in a Windows program without a console
                 sys.stderr.write(self.format(record) + "\n")
         except Exception:
             self.handleError(record)
@@ -47,7 +47,7 @@ _fallback = _Fallback()
 
 
 def prepare(environ: Mapping[str, str] = os.environ) -> None:
-    """Let our log reach stderr as long as the user has no handler for it. Idempotent.
+    """Let our log reach stderr while the user has no handler for it. Idempotent.
 
     Raises:
         ConfigError: REDUCTION_LOG has an unknown value.
@@ -57,13 +57,13 @@ def prepare(environ: Mapping[str, str] = os.environ) -> None:
         raise ConfigError(f"{VARIABLE} is {level!r}; this version knows {', '.join(map(repr, _LEVELS))}")
     for name in NAMES:
         logger = logging.getLogger(name)
-        logger.addHandler(_fallback)  # it is added once, however often this is called
+        logger.addHandler(_fallback)  # it is added only once, however often this is called
         if level:
             logger.setLevel(_LEVELS[level])
 
 
 def is_configured(logger: logging.Logger) -> bool:
-    """Whether records of a logger reach a handler that is not ours."""
+    """Return whether records of a logger reach a handler that is not ours."""
     ancestor: logging.Logger | None = logger
     while ancestor is not None:
         if any(handler is not _fallback for handler in ancestor.handlers):

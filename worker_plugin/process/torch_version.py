@@ -1,11 +1,10 @@
-"""Says at the first import of `worker_plugin` if torch, an extra, is missing or too old."""
+"""Reports at the first import of `worker_plugin` whether torch, an extra, is missing or too old."""
 
 import re
 
-#: The oldest torch that works, as (major, minor). The extra `torch` in pyproject.toml says the
-#: same.
+#: The oldest supported torch, as (major, minor). The `torch` extra in pyproject.toml requires the same.
 OLDEST = (2, 8)
-#: From this one on a process group's backend can be written in Python (process_group/groups.py).
+#: The first version in which a process group's backend can be written in Python (process_group/groups.py).
 WITH_BACKENDS = (2, 14)
 INSTALL = 'pip install "reduction-server[torch]"'
 
@@ -20,7 +19,7 @@ def require_torch() -> None:
     try:
         import torch
     except ModuleNotFoundError as error:
-        # If torch itself misses a module, its own message says best which.
+        # If torch itself lacks a module, its own message best says which.
         if error.name != "torch":
             raise
         message = f"worker_plugin needs torch {oldest} or newer, and there is none here: {INSTALL}"
@@ -33,11 +32,10 @@ def require_torch() -> None:
 
 
 def is_too_old(version: str, oldest: tuple[int, int] = OLDEST) -> bool:
-    """Compare major and minor version only.
+    """Return whether a version is older, comparing major and minor version only.
 
-    By the rules of packages 2.8.0a0+nv25.06 is older than 2.8, but vendors give such names to their
-    builds of 2.8. A version that does not begin with two numbers is a private build, and counts as
-    new enough.
+    By packaging rules 2.8.0a0+nv25.06 is older than 2.8, but vendors give such names to their builds of 2.8. A
+    version that does not begin with two numbers is a private build, and counts as new enough.
     """
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < oldest

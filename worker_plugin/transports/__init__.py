@@ -1,1 +1,1 @@
-"""How a rank reaches a reducer; one file per data plane, each a `ReducerEndpoint`."""
+"""How a rank reaches a reducer: one file per data plane, each with a `ReducerEndpoint`."""

@@ -1,4 +1,4 @@
-"""Where the results of one stream belong: results come back in the order of the pushes they answer."""
+"""Destinations of one stream's results, which come back in the order of the pushes they answer."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections import deque
 
 
 class Destinations:
-    """The memory for the results that a stream still has to bring, in the order of its pushes. Loop thread.
+    """Memory for the outstanding results of a stream, in the order of its pushes. For the loop thread.
 
-    Writing to memory that is in use for something else would change a sum that is already whole. So
-    a payload has a destination only if it is the very next result, of the size that was expected;
-    all others are received elsewhere.
+    Writing to memory that is in use for something else would change a sum that is already complete. So a payload
+    has a destination only if it is the very next result, and has the expected size. All others are received
+    elsewhere.
     """
 
     def __init__(self) -> None:
-        #: The pushes whose results have not begun to arrive: epoch, collective, chunk and the
-        #: memory for the result.
+        #: Pushes whose results have not begun to arrive: epoch, collective, chunk and the memory for the result.
         self._expected: deque[tuple[int, int, int, memoryview | None]] = deque()
 
     def expect(self, epoch: int, seq: int, chunk: int, memory: memoryview | None) -> None:
-        """Add the push that is sent next; None: its result is not needed, or has no known size."""
+        """Add the next push to be sent. `memory` is None if its result is not needed or has no known size."""
         self._expected.append((epoch, seq, chunk, memory))
 
     def take(self, epoch: int, seq: int, chunk: int, nbytes: int) -> memoryview | None:
-        """Return the memory for a result that begins to arrive, once; None: it has none."""
+        """Return the memory for a result that begins to arrive, once, or None if it has none."""
         if not self._expected or self._expected[0][:3] != (epoch, seq, chunk):
             return None
         memory = self._expected.popleft()[3]
         return memory if memory is not None and memory.nbytes == nbytes else None
 
     def clear(self) -> None:
-        """Forget all of them: the epoch of these pushes or their stream is over."""
+        """Forget all of them, because the epoch of these pushes or their stream has ended."""
         self._expected.clear()

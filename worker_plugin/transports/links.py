@@ -1,4 +1,4 @@
-"""The streams of a rank, one per reducer: opening, sending, ending; and their descriptors, for `fork`."""
+"""The streams of a rank, one per reducer: opening, sending, ending, and their descriptors for `fork`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from reduction.transports.shared import OWN_REGIONS_MAX, OwnMemory
 from worker_plugin.transports.destinations import Destinations
 from worker_plugin.transports.unopened import UnopenedEndpoint
 
-#: File descriptors of one link: a connection on each plane.
+#: File descriptors of one link: one connection per plane.
 DESCRIPTORS_PER_LINK = 2
-#: File descriptors of gRPC and the loop, however many links there are; 6 were seen.
+#: File descriptors of gRPC and the loop, regardless of the number of links; 6 were observed.
 DESCRIPTORS_OF_OURS = 8
-#: File descriptors that are left free, for dialling and for the training script.
+#: File descriptors left free for dialling and for the training script.
 DESCRIPTORS_SPARE = 32
-#: How many reducers on this host may show as many regions as there are; more would need more descriptors.
+#: How many reducers on this host may show the maximum number of regions. More would need more descriptors.
 REDUCERS_NEAR_MAX = 8
 #: How long streams may take to send their last frames, in seconds.
 LINGER_S = 2.0
 
 
 class LinkOwner(Protocol):
-    """Takes what arrives on the links. Called on the loop's thread."""
+    """Receives what arrives on the links. Called on the loop's thread."""
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
-        """Take a frame of a link's present stream."""
+        """Receive a frame of a link's present stream."""
 
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Record that a link's present stream has ended."""
@@ -65,27 +65,26 @@ class _LinkSink:
 
 
 class Links:
-    """All streams of one communicator. Loop thread only, but for `addresses` and `descriptors`."""
+    """All streams of one communicator. For the loop thread only, except `addresses` and `descriptors`."""
 
     def __init__(self, transport: str, memory: OwnMemory | None = None) -> None:
         self.transport = transport
-        #: Where contributions lie; reducers on this host may read them there.
+        #: Holds the contributions; reducers on this host may read them there.
         self.memory = memory
-        #: The certificate and token that reducers are shown.
+        #: The certificate and token presented to reducers.
         self.access = OPEN
-        #: By address: what that reducer is shown instead.
+        #: By address: the credentials presented to that reducer instead.
         self.private: dict[str, Access] = {}
-        #: Addresses that gRPC's sockets may be connected to; `fork` finds the sockets by them.
+        #: Addresses that gRPC's sockets may be connected to, by which `fork` finds the sockets.
         self.addresses: set[tuple[str, int]] = set()
         self._endpoints: dict[int, RemoteEndpoint] = {}
         self._streams: dict[int, RemoteStream] = {}
-        #: The sockets of gRPC, for streams that have no data connection.
+        #: gRPC's sockets, for streams without a data connection.
         self._sockets: dict[int, GrpcSockets] = {}
-        #: How many descriptors the process had open before the first link.
+        #: Number of descriptors the process had open before the first link.
         self._others = 0
-        #: The sink of each link's present stream; none once it has ended. Through them alone we refer to a
-        #: `LinkOwner`, which refers to us: that must be over with `close`, not when the garbage
-        #: collector comes.
+        #: The sink of each link's present stream; none once it has ended. Only the sinks refer to a `LinkOwner`, which
+        #: refers to us. That cycle must end with `close`, not when the garbage collector runs.
         self._sinks: dict[int, _LinkSink] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,7 +106,7 @@ class Links:
         return "grpc" if self.access.tls is None else "grpc with TLS"
 
     def sent(self) -> dict[int, Sent]:
-        """Return what the data connection of each link has sent so far, where that is known."""
+        """Return what each link's data connection has sent so far, where that is known."""
         answers = ((link, self._paced(link).sent) for link in self._streams)
         return {link: sent for link, sent in answers if sent is not None}
 
@@ -116,19 +115,19 @@ class Links:
         self._paced(link).pace(bytes_per_s)
 
     def _paced(self, link: int) -> RemoteStream | GrpcSockets:
-        """Return what can be paced of a link: its data connection, or the socket of gRPC."""
+        """Return the part of a link that can be paced: its data connection, or the socket of gRPC."""
         stream = self._streams[link]
         return stream if stream.plane else self._sockets[link]
 
     def accesses(self) -> dict[str, Access]:
-        """Return what each reducer wants to see, by its address."""
+        """Return the credentials for each reducer, by its address."""
         addresses = [endpoint.address for endpoint in self._endpoints.values()]
         return {address: self.private.get(address, self.access) for address in addresses}
 
     def open(self, link: int, address: str, join: Join, owner: LinkOwner) -> None:
-        """Open a new stream and send Join on it; what still comes on the link's previous one is ignored."""
+        """Open a new stream and send Join on it. Data that still arrives on the link's previous stream is ignored."""
         endpoint = self._endpoints.get(link)
-        if endpoint is not None and endpoint.address != address:  # of a sibling that is gone
+        if endpoint is not None and endpoint.address != address:  # it belonged to a sibling that is gone
             self.run(endpoint.close())
             endpoint = None
         if endpoint is None or isinstance(endpoint, UnopenedEndpoint):
@@ -150,31 +149,31 @@ class Links:
         """Send a push on the link's stream.
 
         Args:
-            link: on which there is a stream.
-            push: whose payload stays as it is until its result has come.
-            destination: memory for its result, if that should be received there; writable until
-                `divert` or `shut`.
+            link: a link with a stream.
+            push: its payload must not change until its result has arrived.
+            destination: memory for its result, if the result should be received there; writable until `divert` or
+                `shut`.
         """
         if (sink := self._sinks.get(link)) is not None:
             sink.destinations.expect(push.epoch, push.seq, push.chunk, destination)
         self._streams[link].send(push)
 
     def divert(self, link: int) -> None:
-        """Receive nothing more in the destinations of the pushes so far: their epoch is over."""
+        """Stop receiving in the destinations of the pushes so far, because their epoch has ended."""
         if (sink := self._sinks.get(link)) is not None:
             sink.destinations.clear()
         self._streams[link].divert()
 
     def shut(self, link: int) -> None:
-        """End the link's stream after what was sent; no destination is written to any more."""
+        """End the link's stream after everything sent so far. No destination is written to after this."""
         self._streams[link].close()
 
     def is_present(self, link: int, sink: _LinkSink) -> bool:
-        """Whether the sink is that of the link's present stream."""
+        """Return whether the sink belongs to the link's present stream."""
         return self._sinks.get(link) is sink
 
     def forget(self, link: int) -> None:
-        """Hear nothing more of the link's stream, and let go of its destinations."""
+        """Stop listening to the link's stream, and release its destinations."""
         self._sinks.pop(link).destinations.clear()
 
     async def close(self) -> None:
@@ -186,7 +185,7 @@ class Links:
             await asyncio.wait(waits, timeout=LINGER_S)
         for endpoint in self._endpoints.values():
             await endpoint.close()
-        # gRPC keeps a connection open while anybody refers to a call or channel.
+        # gRPC keeps a connection open while anything refers to a call or channel.
         self._streams.clear()
         self._endpoints.clear()
         self._sinks.clear()
@@ -194,7 +193,7 @@ class Links:
             self.memory.close()
 
     def _endpoint(self, address: str, count: int) -> RemoteEndpoint:
-        """Return an endpoint, of `count` with this one."""
+        """Return an endpoint, which is the `count`-th one."""
         if count == 1:
             self._others = descriptors.in_use()
         needed = self._others + DESCRIPTORS_OF_OURS + DESCRIPTORS_PER_LINK * count
@@ -213,7 +212,7 @@ class Links:
         self.addresses |= peers
 
     def run(self, work: Coroutine[None, None, None]) -> None:
-        """Run a coroutine in the background. The set keeps a reference, without which the loop may lose a task."""
+        """Run a coroutine in the background. The set keeps a reference, since the loop alone may lose a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

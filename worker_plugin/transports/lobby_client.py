@@ -1,4 +1,4 @@
-"""One worker in the lobbies of all reducers of its job: what it says there, and what it hears."""
+"""One worker in the lobbies of all reducers of its job: its own statements, and what it hears."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 LOBBY_METHOD = METHOD.replace("Session", "Lobby")
 #: Pause before a reducer is dialled again, in seconds.
 REDIAL_S = 0.2
-#: So long a worker whose call has ended counts as one that is there, in seconds, because it dials again where only its
-#: connection was lost; but not if a reducer knows that its process has ended (reducer/transports/lives.py).
+#: How long a worker whose call has ended still counts as present, in seconds, because it dials again if only its
+#: connection was lost. This does not apply if a reducer knows that its process has ended (reducer/transports/lives.py).
 GONE_S = 1.0
-#: How long a worker that leaves may take to say its last words, in seconds.
+#: How long a leaving worker may take to send its last statement, in seconds.
 LEAVE_S = 1.0
 
 
 class _Known(NamedTuple):
-    """What a reducer says of a worker."""
+    """A reducer's last report of a worker."""
 
     entry: LobbyEntry
-    #: When it has said that.
+    #: When the reducer sent it.
     said_at: float
-    #: From when on a worker that has gone counts as such.
+    #: From when on a worker reported as gone counts as gone.
     gone_at: float
 
     def believed(self, now: float) -> LobbyEntry:
@@ -51,14 +51,14 @@ class _Known(NamedTuple):
 
 
 class LobbyClient:
-    """Says the same to all reducers, and again to one that comes back. Any thread.
+    """Says the same to all reducers, and repeats it to a reducer that comes back. For any thread.
 
     Args:
         addresses: of the reducers.
-        access: what is shown to them.
+        access: the credentials presented to them.
         job: the job's name.
         nonce: of this worker process, 16 bytes.
-        on_news: called on the I/O thread when a reducer has said something, or has gone.
+        on_news: called on the I/O thread when a reducer has sent something, or is gone.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class LobbyClient:
         self._on_news = on_news
         self._lock = threading.Lock()
         self._entry = b""
-        #: What each reducer that can be reached says of all workers.
+        #: The latest report of each reachable reducer on all workers.
         self._heard: dict[str, Mapping[bytes, _Known]] = {}
-        #: Until when what was said to each reducer lasts, if LOBBY_SAYS_PER_S are allowed.
+        #: Until when the statements sent to each reducer use up its allowance of LOBBY_SAYS_PER_S.
         self._paid_until = dict.fromkeys(addresses, 0.0)
-        #: Why a reducer cannot be reached.
+        #: Why each unreachable reducer cannot be reached.
         self._reasons: dict[str, ReductionError] = {}
-        #: Of the connections, which forked children must drop.
+        #: Addresses of the connections, which forked children must drop.
         self._peers: set[tuple[str, int]] = set()
         self._changed = {address: asyncio.Event() for address in addresses}
         self._loop = io_loop()
@@ -90,20 +90,20 @@ class LobbyClient:
         fork.register(self)
 
     def say(self, entry: bytes) -> None:
-        """Say this of the worker from now on."""
+        """Set the worker's statement from now on."""
         with self._lock:
             self._entry = entry
         self._loop.call_soon_threadsafe(self._tell)
 
     def heard(self) -> tuple[tuple[LobbyEntry, ...], ...]:
-        """Return what each reducer has said last that can be reached now; see GONE_S."""
+        """Return the last report of each reducer that is currently reachable; see GONE_S."""
         now = time.monotonic()
         with self._lock:
             answers = list(self._heard.values())
         return tuple(tuple(known.believed(now) for known in workers.values()) for workers in answers)
 
     def why_unheard(self) -> ReductionError | None:
-        """Return why no reducer can be reached; None if one can, or if it is not known of all of them yet."""
+        """Return why no reducer can be reached; None if one can, or if that is not yet known for all of them."""
         with self._lock:
             reasons = list(self._reasons.values())
             if self._heard or len(reasons) < len(self._changed):
@@ -113,12 +113,12 @@ class LobbyClient:
         return ReducerUnavailable(f"no reducer can be reached: {'; '.join(map(str, reasons))}")
 
     def close(self) -> None:
-        """Leave all lobbies once all is said, within LEAVE_S; without waiting for that, and without a lock."""
+        """Leave all lobbies once everything is sent, within LEAVE_S. Does not wait for that, and takes no lock."""
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._leave)
 
     def wait_closed(self) -> None:
-        """Wait until all lobbies are left, at most LEAVE_S."""
+        """Wait until this worker has left all lobbies, at most LEAVE_S."""
         wait(self._tasks, LEAVE_S)
 
     def inherited(self) -> tuple[set[tuple[str, int]], list[int]]:
@@ -185,13 +185,13 @@ class LobbyClient:
     async def _write(self, call: Any, address: str) -> None:
         changed = self._changed[address]
         changed.set()
-        # What nobody could hear was not said, and costs nothing: a reducer may be away for minutes.
+        # A statement that no reducer could hear costs nothing: a reducer may be away for minutes.
         await call.wait_for_connection()
         while True:
             await changed.wait()
             await self._wait_to_say(address)
             changed.clear()
-            is_last = self._is_closed  # what is said before `close` is read after this
+            is_last = self._is_closed  # anything said before `close` is read after this
             with self._lock:
                 entry = self._entry
             if entry:
@@ -202,7 +202,7 @@ class LobbyClient:
                 return
 
     async def _wait_to_say(self, address: str) -> None:
-        """Wait until a reducer surely allows that something is said; what is said meanwhile is said at once then."""
+        """Wait until a reducer will surely accept a statement. Any made in the meantime are sent with it."""
         now = time.monotonic()
         paid_until = max(now, self._paid_until[address]) + 1 / LOBBY_SAYS_PER_S
         self._paid_until[address] = paid_until
@@ -210,10 +210,10 @@ class LobbyClient:
 
 
 def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> dict[bytes, _Known]:
-    """Return what a reducer says of all workers, given what it said before.
+    """Return a reducer's report on all workers, given its previous one.
 
     Raises:
-        MalformedFrame: it says of more workers than it can know.
+        MalformedFrame: it reports more workers than it can know.
     """
     after = dict(workers) if news.adds else {}
     for entry in news.entries:
@@ -222,7 +222,7 @@ def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> 
         if before is not None and not entry.has_ended:
             gone_at = before.gone_at if before.entry.is_gone else now + GONE_S
         after[entry.nonce] = _Known(entry, now, gone_at)
-    # The reducer forgets them too, and does not say so.
+    # The reducer forgets them too, without reporting it.
     after = {
         nonce: known
         for nonce, known in after.items()

@@ -1,4 +1,4 @@
-"""What a rank shows to reducers: its certificate, and its job's token."""
+"""A rank's credentials for reducers: its certificate and its job's token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker_plugin.config import PluginConfig
 
 
 def access_of(config: PluginConfig, job: str) -> Access:
-    """Return what the settings say, for this job. Reads files, so it may block.
+    """Return the credentials that the settings specify for this job. Reads files, so it may block.
 
     Raises:
         ConfigError: a file cannot be used, or has no token for the job.
@@ -24,11 +24,11 @@ def access_of(config: PluginConfig, job: str) -> Access:
 
 
 def private_access(token: str, config: PluginConfig | None = None) -> Access:
-    """Return what a reducer wants to see that a rank of this job has started.
+    """Return the credentials for a reducer that a rank of this job has started.
 
     Args:
-        token: of this reducer.
-        config: with certificates, if it is reached over the network.
+        token: the reducer's.
+        config: settings with certificates, if it is reached over the network.
 
     Raises:
         ConfigError: a file of the settings cannot be used.

@@ -1,4 +1,4 @@
-"""Asks reducers what they serve, for the report of rank 0; see `Status` in proto/README.md."""
+"""Asks reducers for their status, for rank 0's report; see `Status` in proto/README.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _ask(address: str, access: Access) -> ReducerStatus | None:
     try:
         method: Any = endpoint.channel().unary_unary(STATUS_METHOD)
         return wire.status_from_wire(await method(b"", timeout=ANSWER_S, metadata=access.metadata))
-    except (grpc.RpcError, MalformedFrame):  # it may be gone, or not let this rank ask
+    except (grpc.RpcError, MalformedFrame):  # it may be gone, or may not allow this rank to ask
         return None
     finally:
         await endpoint.close()

@@ -1,6 +1,6 @@
-"""A link for which too few file descriptors are left: its streams end at once, with an error that says so.
+"""A link for which too few file descriptors are left. Its streams end immediately with an error that says so.
 
-Opening it could take the last descriptors, and then the training script could open no file.
+Opening it could use up the last descriptors, and then the training script could not open any file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from reduction.transports.interface import Sink
 
 
 class UnopenedEndpoint:
-    """Stands for the reducer at an address; see `RemoteEndpoint`."""
+    """Stand-in for the reducer at an address; see `RemoteEndpoint`."""
 
     def __init__(self, address: str, error: ReductionError) -> None:
         self.address = address
         self._error = error
 
     def open(self, sink: Sink) -> UnopenedStream:
-        """Open a stream that ends with our error."""
+        """Open a stream that ends with this endpoint's error."""
         return UnopenedStream(sink, self._error)
 
     async def close(self) -> None:
@@ -28,7 +28,7 @@ class UnopenedEndpoint:
 
 
 class UnopenedStream:
-    """A stream that tells its sink on the next turn of the loop that it has ended; see `RemoteStream`."""
+    """A stream that ends on the next turn of the loop; see `RemoteStream`."""
 
     descriptor = -1
     sent = None
@@ -51,7 +51,7 @@ class UnopenedStream:
         """Do nothing."""
 
     async def wait_closed(self) -> None:
-        """Wait until `on_closed` was called."""
+        """Wait until `on_closed` has been called."""
         await self._closed.wait()
 
     def _end(self, sink: Sink, error: ReductionError) -> None:

@@ -1,1 +1,1 @@
-"""All ranks look at the reducers at once: `torchrun ... -m reduction_server.doctor`."""
+"""All ranks examine the reducers together: `torchrun ... -m reduction_server.doctor`."""

@@ -1,14 +1,14 @@
-"""Look at the reducers from all ranks at once, and say what to mend first.
+"""Examine the reducers from all ranks together, and report what to fix first.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... -m reduction_server.doctor \\
         --parameters 340M --compute 0.41
 
 Run it as you run the training, with one process per host. Reducers,
-certificates and tokens come from the variables REDUCTION_... as ever; the other
-variables do not count here. It takes about 20 s, and ends with the exit code of
+certificates and tokens come from the REDUCTION_... variables as usual; the other
+variables are ignored here. It takes about 20 s, and ends with the exit code of
 `reducer doctor`: 0 good, 1 it works but slowly, 2 it does not work. Under
 torchrun it ends with 0 if it works, however slowly: torchrun prints a traceback
-for any other code, and makes 1 of 2.
+for any other code, and turns 2 into 1.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from worker_plugin.doctor.meeting import Meeting, MeetingFailed
 from worker_plugin.doctor.rates import Rates, better
 from worker_plugin.process import log_setup
 
-#: Ranks must come within this many seconds, and their looks must be done within that many.
+#: Time limits in seconds for ranks to join, and for their examinations.
 COME_S, LOOK_S = 30.0, 70.0
-#: Gloo's connections and pings must be done after this many seconds.
+#: Time limit in seconds for Gloo's connections and pings.
 GLOO_S = 20.0
-#: What a doctor needs of the settings; all others are for the training.
+#: Settings that a doctor needs; all others are for the training.
 KEPT = ("reducers", "tls_cert", "tls_key", "tls_ca", "token_file", "job")
-#: Options that `reducer doctor` takes when it judges.
+#: Options of `reducer doctor` for its verdict.
 JUDGED = (
     "link",
     "parameters",
@@ -57,7 +57,7 @@ JUDGED = (
     "steps",
 )
 
-#: What rank 0 hands to `reducer doctor`: its `Facts`, as JSON has them.
+#: Rank 0's input for `reducer doctor`: its `Facts`, as JSON fields.
 Facts = dict[str, Any]
 
 
@@ -65,9 +65,9 @@ def main() -> None:
     """Run the doctor of one rank."""
     arguments = _arguments()
     torch.set_num_threads(1)
-    # With a handler of ours the many short jobs do not say that they have connected.
+    # With our own handler, the many short jobs do not announce their connections.
     logging.basicConfig(level=logging.WARNING, format=log_setup.FORMAT)
-    # It would say that one reducer alone is slower than a ring, each time when one is measured alone.
+    # It would warn that a single reducer is slower than a ring, each time one is measured alone.
     logging.getLogger(colocated.__name__).setLevel(logging.ERROR)
     try:
         config, settings = _settings(arguments.reducers)
@@ -102,9 +102,9 @@ def main() -> None:
         options += ["--json"] if arguments.json else []
         code = _last_word(facts, options)
     if code == 1 and "TORCHELASTIC_RUN_ID" in os.environ:
-        code = 0  # torchrun prints a traceback for any other, and cannot tell 1 from 2
+        code = 0  # torchrun prints a traceback for any other code, and cannot tell 1 from 2
     meeting.leave(5.0)
-    # All was said, and every stream was closed. Taking torch apart would take a second.
+    # All output is done, and every stream has been closed. Tearing down torch would take a second.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -119,12 +119,12 @@ def _examine(
     settings: Mapping[str, Any],
     arguments: argparse.Namespace,
 ) -> None:
-    """Measure everything, and note it as it comes.
+    """Measure everything, and record the results as they arrive.
 
     Raises:
         MeetingFailed: a rank is missing, or has failed.
         ReductionError: the data plane has failed.
-        LookFailed: this rank cannot look at the reducers.
+        LookFailed: this rank cannot examine the reducers.
         RuntimeError: Gloo's connections have failed.
     """
     job = config.job or meeting.exchange(f"doctor-{secrets.token_hex(4)}", COME_S, "the beginning")[0]
@@ -167,9 +167,9 @@ def _usable(workers: Sequence[Mapping[str, Any]], arguments: argparse.Namespace)
 
 
 def _store(wait_s: float) -> tuple[Store, int, int]:
-    """Return the launcher's store, our rank and the number of ranks.
+    """Return the launcher's store, this rank and the number of ranks.
 
-    `torch.distributed.rendezvous` would wait for all ranks, and not say which one is missing.
+    `torch.distributed.rendezvous` would wait for all ranks, without reporting which one is missing.
 
     Raises:
         KeyError: a variable is missing.
@@ -190,7 +190,7 @@ def _store(wait_s: float) -> tuple[Store, int, int]:
 
 
 def _connect_gloo(meeting: Meeting, own: Mapping[str, Any], store: Store) -> None:
-    """Make the default process group, over the interface that leads to the reducers."""
+    """Create the default process group, over the interface that leads to the reducers."""
     paths = [reducer["path"] for reducer in own["reducers"] if reducer["path"]]
     interface = next((path["interface"] for path in paths if path["interface"]), "")
     if interface:
@@ -212,7 +212,7 @@ def _last_word(facts: Facts, options: Sequence[str]) -> int:
 
 
 def _settings(reducers: str | None) -> tuple[PluginConfig, dict[str, Any]]:
-    """Return the settings that count, also for the jobs; the other variables are hidden from these.
+    """Return the settings that matter, including those for the jobs. The other variables are hidden from the jobs.
 
     Raises:
         ConfigError: a setting is wrong.

@@ -1,8 +1,8 @@
-"""How far the clocks of ranks are apart: pings over torch.distributed, by the formula of NTP.
+"""Clock offsets between ranks: pings over torch.distributed, evaluated with NTP's formula.
 
-Of four times, ours when we ask (a) and hear (d), rank 0's when it hears (b) and answers (c), our clock
-shows ((a - b) + (d - c)) / 2 more than rank 0's, and is wrong by at most half of the way to and fro
-(RFC 5905, section 8). Of several pings the one with the shortest way counts.
+There are four times: ours when we ask (a) and hear (d), and rank 0's when it hears (b) and answers (c). Our clock is
+ahead of rank 0's by ((a - b) + (d - c)) / 2, with an error of at most half the round-trip time (RFC 5905, section 8).
+Of several pings the one with the shortest round trip counts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ PINGS = 8
 
 
 def offset_to_rank_0(rank: int, ranks: int) -> tuple[float, float]:
-    """Return what this rank's clock shows more than rank 0's, and by how much that may be wrong, in seconds.
+    """Return how far this rank's clock is ahead of rank 0's, and the maximum error of that, in seconds.
 
-    All ranks call it at the same time.
+    All ranks call this at the same time.
 
     Raises:
         RuntimeError: a connection failed.
@@ -34,7 +34,7 @@ def offset_to_rank_0(rank: int, ranks: int) -> tuple[float, float]:
 
 
 def _ask() -> tuple[float, float]:
-    """Return half of the way to and fro, and the offset."""
+    """Return half of the round-trip time, and the offset."""
     message = torch.zeros(2, dtype=torch.int64)
     asked = time.time_ns()
     dist.send(message, 0)

@@ -1,4 +1,4 @@
-"""The doctor's parts that need no torch, run as a program of their own beside this rank: `reducer doctor`."""
+"""The doctor's parts that need no torch, run as a separate program alongside this rank: `reducer doctor`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from reduction.process.launch import reducer_command
 
 from worker_plugin.config import PluginConfig
 
-#: Seconds until a look at the reducers must be done.
+#: Time limit of an examination of the reducers, in seconds.
 LOOK_S = 60.0
 
 
 class LookFailed(Exception):
-    """The program did not answer; its own message is the text."""
+    """The program gave no answer; the text is its own message."""
 
 
 def look(texts: Sequence[str], job: str, config: PluginConfig) -> dict[str, Any]:
-    """Return what this host finds out about the reducers without measuring bandwidth: a `Worker`, as JSON has it.
+    """Return this host's findings about the reducers without measuring bandwidth: a `Worker`, as JSON fields.
 
     Raises:
         LookFailed: a setting is wrong, or a name has no address.

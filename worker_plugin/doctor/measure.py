@@ -1,4 +1,4 @@
-"""How fast tensors are summed: how large the sums are, and how long it takes to know the rate."""
+"""How fast tensors are summed: the size of the sums, and how long to measure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 
-#: Fraction of a measurement that does not count, and at least how many seconds: TCP and the credit find the rate.
+#: Fraction of a measurement that is ignored, and its minimum in seconds, while TCP and the credit find the rate.
 BEGINNING, BEGINNING_S = 0.25, 0.2
-#: Length of a block in seconds, about, or as a fraction of the longest measurement. After each block the ranks ask
-#: each other whether the rate has settled.
+#: Approximate length of a block in seconds, and as a fraction of the longest measurement. After each block the ranks
+#: ask each other whether the rate has settled.
 BLOCK_S, BLOCK_PART = 0.25, 0.2
-#: It has if the rates of both halves of what counts differ by less than this part, and each half has a block's time.
+#: The rate has settled if its values in both halves differ by less than this fraction, and each half lasts about a
+#: block.
 SETTLED_PART = 0.04
-#: Bytes of a sum, and how many sums are under way.
+#: Minimum and maximum bytes of a sum, and the number of sums in flight.
 PIECE_LEAST, PIECE_MOST, DEPTH = 64 << 10, 8 << 20, 4
-#: How long a sum is to take, in seconds.
+#: Target duration of a sum, in seconds.
 PIECE_S = 0.03
-#: While the rate is guessed, each sum has this many times the bytes of the one before.
+#: While the rate is estimated, each sum has this many times the bytes of the previous one.
 GROWTH = 4
 
 Submit = Callable[[torch.Tensor], torch.futures.Future[Any]]
@@ -39,19 +40,19 @@ class Measured:
 
 
 def measure(submit: Submit, seconds: float, agree: Agree) -> Measured:
-    """Return the bytes of tensors per second that are summed, after a beginning that does not count.
+    """Return the number of tensor bytes summed per second, after an initial part that is ignored.
 
-    It ends when the rate has settled, or after `seconds`.
+    Ends when the rate has settled, or after `seconds`.
 
     Args:
         submit: issues the sum of a tensor; all ranks issue the same ones.
-        seconds: how long to measure at most, about.
-        agree: makes of each rank's number the least of all; the ranks call it equally often.
+        seconds: approximate maximum duration.
+        agree: returns the minimum of all ranks' numbers; the ranks call it equally often.
     """
     guess = _guess(submit, agree)
     nbytes = int(max(min(guess * PIECE_S, PIECE_MOST), PIECE_LEAST)) // 4 * 4
     block_s = min(BLOCK_S, BLOCK_PART * seconds)
-    # All ranks count in pieces, since they have to issue the same ones.
+    # All ranks count in pieces, because they have to issue the same ones.
     each_s = nbytes / guess
     beginning = max(DEPTH, int(BEGINNING_S / each_s))
     # Gloo completes sums in pairs, so a block has an even number of them.
@@ -65,7 +66,7 @@ def measure(submit: Submit, seconds: float, agree: Agree) -> Measured:
         pieces.pass_by(block)
         first = max(beginning, int(BEGINNING * pieces.done))
         is_enough = pieces.has_settled(first, block_s) or pieces.seconds(1, pieces.done) >= seconds
-        # The links stay busy meanwhile, because some sums are under way.
+        # The links stay busy in the meantime, because some sums are in flight.
         is_enough = agree(float(is_enough)) > 0
     pieces.finish()
     sent, resent = (after - earlier for after, earlier in zip(_segments(), before, strict=True))
@@ -73,7 +74,7 @@ def measure(submit: Submit, seconds: float, agree: Agree) -> Measured:
 
 
 class Pieces:
-    """A stream of equal sums, some of which are always under way.
+    """A stream of equal sums, some of which are always in flight.
 
     Args:
         submit: as for `measure`.
@@ -83,10 +84,10 @@ class Pieces:
     def __init__(self, submit: Submit, nbytes: int) -> None:
         self._submit = submit
         self._nbytes = nbytes
-        # Sums of zeros are zeros, so the tensors need not be filled again, which would take time.
+        # Sums of zeros are zeros, so the tensors need not be refilled, which would take time.
         self._tensors = deque(torch.zeros(nbytes // 4) for _ in range(DEPTH))
         self._under_way: deque[torch.futures.Future[Any]] = deque()
-        #: When each sum was done. The thread that completes them says it, since ours may wait for other ranks.
+        #: When each sum was done. The completing thread records it, because ours may be waiting for other ranks.
         self._news: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._times: list[float] = []
         while len(self._under_way) < DEPTH:
@@ -94,22 +95,22 @@ class Pieces:
 
     @property
     def done(self) -> int:
-        """How many have passed by."""
+        """Number of completed sums."""
         return len(self._times)
 
     def pass_by(self, count: int) -> None:
-        """Wait for `count` more sums, and issue as many. Raises what a sum raises."""
+        """Wait for `count` more sums, and issue as many. Raises the error of a failed sum."""
         for _ in range(count):
             self._end_one()
             self._issue()
 
     def finish(self) -> None:
-        """Let those be done that are under way."""
+        """Wait for the sums in flight."""
         while self._under_way:
             self._end_one()
 
     def seconds(self, first: int, end: int) -> float:
-        """Return the seconds of the sums from one to before another. They are counted from 0; that has no time."""
+        """Return the seconds from sum `first` up to but excluding sum `end`, counted from 0. Sum 0 has no time."""
         return max(self._times[end - 1] - self._times[first - 1], 1e-9)
 
     def rate(self, first: int, end: int) -> float:
@@ -117,7 +118,7 @@ class Pieces:
         return (end - first) * self._nbytes / self.seconds(first, end)
 
     def has_settled(self, first: int, block_s: float) -> bool:
-        """Whether the rates of both halves of the sums since `first` are alike; each takes about `block_s` seconds."""
+        """Return whether both halves of the sums since `first` have similar rates; each takes about `block_s`."""
         middle = (first + self.done) // 2
         earlier, later = self.rate(first, middle), self.rate(middle, self.done)
         is_long = self.seconds(first, self.done) > 1.6 * block_s
@@ -136,13 +137,13 @@ class Pieces:
 
 
 def _guess(submit: Submit, agree: Agree) -> float:
-    """Return about how many bytes per second are summed. It takes a few times PIECE_S."""
+    """Return roughly how many bytes per second are summed. Takes a few times PIECE_S."""
     nbytes, rate = PIECE_LEAST, agree(_once(submit, PIECE_LEAST))
-    # Of small sums the way to and fro is the larger part, so their rate is far too low on a fast link.
+    # For small sums the round trip dominates, so their rate is far too low on a fast link.
     while nbytes < PIECE_MOST and nbytes < rate * PIECE_S:
         nbytes = min(GROWTH * nbytes, 4 * PIECE_MOST)
         rate = agree(_once(submit, nbytes))
-    # A link may take the first bytes faster than it carries them for long.
+    # A link may take the first bytes faster than it can sustain.
     nbytes = int(max(min(2 * rate * PIECE_S, 4 * PIECE_MOST), PIECE_LEAST))
     return agree(_once(submit, nbytes))
 
@@ -156,7 +157,7 @@ def _once(submit: Submit, nbytes: int) -> float:
 
 
 def _segments() -> tuple[int, int]:
-    """Return the TCP segments that this host has sent, and sent again; zeros where the kernel does not tell."""
+    """Return the TCP segments that this host has sent and retransmitted; zeros if the kernel does not report them."""
     try:
         lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
     except OSError:

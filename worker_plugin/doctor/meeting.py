@@ -1,7 +1,7 @@
-"""Where the ranks of a doctor tell each other what they have found, and learn who is missing.
+"""Where a doctor's ranks exchange their findings, and learn which ranks are missing.
 
-It is the store of the launcher. The ranks do not use collectives for it, because those would only say
-that somebody is missing.
+It uses the launcher's store. The ranks do not use collectives for this, because those would only report that
+some rank is missing.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from reduction.text import load_json
 from torch.distributed.distributed_c10d import Store
 
-#: How long to wait before asking again for what is not there, in seconds: at first, and at most. Asking goes
-#: over the links that are measured.
+#: Initial and maximum pause before polling for missing values again, in seconds. Polling uses the links that are
+#: measured.
 _ASK_FIRST_S, _ASK_MOST_S = 0.001, 0.05
-#: Seconds for an answer of the store to what it has.
+#: Time limit in seconds for the store to return what it has.
 _ANSWER_S = 10.0
 
 
 class MeetingFailed(Exception):
-    """A rank did not come to a meeting in time, or came with an error. The text names it."""
+    """A rank did not arrive at a meeting in time, or arrived with an error. The text names it."""
 
 
 class Meeting:
-    """The ranks of one run. All of them come to the same meetings in the same order."""
+    """The ranks of one run. All of them attend the same meetings in the same order."""
 
     def __init__(self, store: Store, rank: int, ranks: int, host: str) -> None:
         self.rank = rank
@@ -37,10 +37,10 @@ class Meeting:
         self._hosts: dict[int, str] = {rank: host}
 
     def exchange(self, value: Any, timeout_s: float, what: str) -> list[Any]:
-        """Return what every rank has brought, by rank; `value` is ours, anything that JSON knows.
+        """Return every rank's value, by rank; `value` is ours, and can be anything JSON supports.
 
         Raises:
-            MeetingFailed: a rank did not come within `timeout_s`, or came with an error.
+            MeetingFailed: a rank did not arrive within `timeout_s`, or arrived with an error.
         """
         self._count += 1
         self._store.set(self._key(self.rank), json.dumps([None, value]))
@@ -52,7 +52,7 @@ class Meeting:
                 f"{names} {verb} not come to {what} within {timeout_s:g} s: stopped, dead, or never started"
             )
         self._store.set_timeout(timedelta(seconds=_ANSWER_S))
-        # All at once: while the links are measured a way to the store and back takes tens of milliseconds.
+        # All in one call: while the links are measured, a round trip to the store takes tens of milliseconds.
         pairs = [load_json(found) for found in self._store.multi_get(keys)]
         for error, _ in pairs:
             if error is not None:
@@ -60,9 +60,9 @@ class Meeting:
         return [value for _, value in pairs]
 
     def fail(self, error: str) -> None:
-        """Let all others know, at the next meeting, why we do not go on; ours is over."""
+        """Tell all others at the next meeting why this rank does not continue. It attends no further meetings."""
         self._count += 1
-        with contextlib.suppress(RuntimeError):  # as in `leave`: rank 0 may have gone
+        with contextlib.suppress(RuntimeError):  # as in `leave`: rank 0 may be gone
             self._store.set(self._key(self.rank), json.dumps([f"{self._name(self.rank)}: {error}", None]))
 
     def meet(self, host: str, timeout_s: float) -> None:
@@ -74,9 +74,9 @@ class Meeting:
         self._hosts |= dict(enumerate(self.exchange(host, timeout_s, "the beginning")))
 
     def leave(self, timeout_s: float) -> None:
-        """Let the others know that this rank needs nobody any more.
+        """Tell the others that this rank no longer needs them.
 
-        The store may be rank 0's, so that rank returns when all have come to this point, or `timeout_s` are over.
+        The store may be rank 0's, so rank 0 returns once all ranks have got here, or after `timeout_s`.
         """
         self._count += 1
         with contextlib.suppress(RuntimeError):  # torch's errors of a store that is gone are RuntimeErrors
@@ -92,7 +92,7 @@ class Meeting:
         return f"rank {rank}" if host is None else f"rank {rank} ({host})"
 
     def _missing(self, keys: list[str], timeout_s: float) -> list[int]:
-        """Wait until the ranks have brought what has these keys, and return those that do not come in time."""
+        """Wait until the ranks have written these keys, and return the ranks that have not done so in time."""
         deadline, wait_s = time.monotonic() + timeout_s, _ASK_FIRST_S
         while not self._store.check(keys):
             if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """How fast ranks and reducers are together: each pair alone, all to one, all to all, and Gloo's ring.
 
-Sums go through an ordinary `ReductionState`, with its credit and chunks, in jobs of the doctor's own.
-A step sends the same way, so nothing here has to be believed that a step would not see.
+Sums go through an ordinary `ReductionState`, with its credit and chunks, in the doctor's own jobs. A training step
+sends in the same way, so these rates apply to it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from worker_plugin.doctor.measure import Measured, measure
 from worker_plugin.doctor.meeting import Meeting
 from worker_plugin.state import ReductionState
 
-#: The most seconds for all pairs, for all reducers in turn, for all to all and for the ring.
+#: Maximum seconds for all pairs, for all reducers in turn, for all to all, and for the ring.
 ALONE_S, INCAST_S, TOGETHER_S, RING_S = 8.0, 6.0, 4.0, 3.0
-#: Most seconds for one of them, if there are many, and if there are few.
+#: Maximum seconds for one measurement, if there are many, and if there are few.
 MANY_S, FEW_S = 0.5, 2.0
-#: A pair that has less than this part of what both of its ends have with others is measured once more, in at most so
+#: A pair with less than this fraction of what both of its ends reach with others is measured again, in at most this
 #: many rounds.
 DOUBTFUL_PART, AGAIN_MOST = 0.8, 2
-#: Whoever waits longer than this for a rank or reducer names it, and the doctor ends.
+#: A rank that waits longer than this for a rank or reducer names it, and the doctor ends.
 TIMEOUT_S = 15.0
 
 Row = dict[str, Any]
@@ -33,8 +33,8 @@ class Rates:
     """Measures for one rank of a meeting.
 
     Args:
-        meeting: of all ranks.
-        job: the first part of the jobs' names, or the whole name if tokens are for certain jobs only.
+        meeting: that of all ranks.
+        job: the prefix of the jobs' names, or the whole name if tokens are for particular jobs only.
         is_exact: whether it is the whole name.
         settings: certificates and tokens.
     """
@@ -46,13 +46,13 @@ class Rates:
         self._settings = settings
 
     def alone(self, reducers: Sequence[str]) -> Iterator[list[Row]]:
-        """Yield the rates of all ranks with reducers that no other rank uses at the time, in several rounds.
+        """Yield the rates of all ranks, each with a reducer that no other rank is using, in several rounds.
 
-        Rounds with a pair that is slower than both of its ends are with others are measured once more.
+        Rounds with a pair that is slower than both of its ends are with others are measured again.
 
         Raises:
             ReductionError: a reducer failed.
-            MeetingFailed: a rank did not come to a round.
+            MeetingFailed: a rank did not arrive at a round.
         """
         rounds = max(self._meeting.ranks, len(reducers))
         seconds = min(max(ALONE_S / rounds, MANY_S), FEW_S)
@@ -74,21 +74,21 @@ class Rates:
         return [row for row in rows if row is not None]
 
     def incast(self, reducers: Sequence[str]) -> Iterator[list[Row]]:
-        """Yield the rates of all ranks with one reducer at the same time. Raises as `alone`."""
+        """Yield the rates of all ranks with one reducer at the same time. Raises the same errors as `alone`."""
         seconds = min(max(INCAST_S / len(reducers), MANY_S), FEW_S)
         for reducer in reducers:
             yield self._all([reducer], reducer, seconds)
 
     def together(self, reducers: Sequence[str]) -> list[Row]:
-        """Return the rates of all ranks with all reducers at the same time. Raises as `alone`."""
+        """Return the rates of all ranks with all reducers at the same time. Raises the same errors as `alone`."""
         return self._all(reducers, "", TOGETHER_S)
 
     def ring(self) -> list[Row]:
-        """Return the rates of Gloo's ring, by the default group of torch.distributed.
+        """Return the rates of Gloo's ring, using torch.distributed's default group.
 
         Raises:
             RuntimeError: Gloo's connections failed.
-            MeetingFailed: a rank did not come.
+            MeetingFailed: a rank did not arrive.
         """
 
         def submit(tensor: torch.Tensor) -> torch.futures.Future[Any]:
@@ -112,7 +112,7 @@ class Rates:
         return rows
 
     def _row(self, reducer: str, measured: Measured) -> Row:
-        """Return a rate as `reducer doctor --facts` reads it."""
+        """Return a rate in the form that `reducer doctor --facts` reads."""
         rate, resent = measured.bytes_per_s, measured.resent
         return {"rank": self._meeting.rank, "reducer": reducer, "bytes_per_s": rate, "resent": resent}
 
@@ -150,7 +150,7 @@ def doubtful(rounds: Sequence[Sequence[Row]]) -> list[int]:
 
 
 def better(rows: Sequence[Row], again: Sequence[Row]) -> list[Row]:
-    """Return the faster one of each pair's rates, since other programs only ever make one slower."""
+    """Return the faster of each pair's rates, because other programs can only make a rate slower."""
     best: dict[tuple[int, str], Row] = {}
     for row in (*rows, *again):
         pair = row["rank"], row["reducer"]

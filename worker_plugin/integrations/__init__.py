@@ -1,1 +1,1 @@
-"""Small bridges to what people train with; each needs its library only when it is imported."""
+"""Small bridges to training libraries. Each needs its library only when it is imported."""

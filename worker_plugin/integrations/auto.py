@@ -1,13 +1,13 @@
-"""REDUCTION_AUTO: a script that knows nothing of reducers uses them.
+"""REDUCTION_AUTO: makes a script use reducers without any change to it.
 
     ddp     every DistributedDataParallel module averages through the reducers, as after `attach`
-    group   `init_process_group` with Gloo, NCCL or nothing named makes the backend "reduction": all all-reduces
-            go through the reducers, whoever issues them; groups that `new_group` makes with a backend of their own
-            keep it, and rank 0 of them says so
+    group   `init_process_group` with Gloo, NCCL or no backend creates the "reduction" backend: all all-reduces go
+            through the reducers, whoever issues them. Groups that `new_group` creates with another backend
+            keep it, and their rank 0 reports that
 
-Torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). What it changes in torch is
+torch calls `install` at the end of `import torch` (`_reduction_server_entry_points`). It changes torch's
 `init_process_group`, and with "ddp" also `DistributedDataParallel.__init__` and `register_comm_hook`. A process
-that ends without having met a reducer says why.
+that ends without having met a reducer reports the reason.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from worker_plugin.process.at_exit import ClosedAtExit
 log = logging.getLogger(__name__)
 
 KNOWN = ("ddp", "group")
-#: The names of backends that "reduction" stands in for: it has both inside.
+#: Names of backends that "reduction" replaces: it contains both.
 _REPLACED = re.compile(r"((cpu:|cuda:)?(gloo|nccl),?)*")
 _GROUP = f"{VARIABLE}=group (`reducer run --auto group`)"
-#: What whoever has a communication hook of another kind can do.
+#: Alternatives for scripts that have another kind of communication hook.
 WAYS_OUT = (
     f"set {_GROUP}, with which the hook's all-reduces go through the reducers; "
     f"instead of a hook that compresses set REDUCTION_WIRE_DTYPE to bf16 or fp16; unset {VARIABLE} (`reducer run "
     f"--no-auto`) to do without reducers"
 )
-#: What was installed, if anything was.
+#: The installed value of REDUCTION_AUTO, if any.
 _installed: list[str] = []
-#: How many modules of each group have been attached, by the group's ranks.
+#: Number of attached modules of each group, by the group's ranks.
 _counts: dict[tuple[int, ...], int] = {}
-#: Backends of groups that were left as they are.
+#: Backends of groups that were left unchanged.
 _kept: list[str] = []
 
 
 def install(wanted: str) -> None:
-    """Change torch as REDUCTION_AUTO wishes, once; modules and groups refuse to be made if the wish is unknown."""
+    """Change torch once, as REDUCTION_AUTO requests. With an unknown value, modules and groups cannot be made."""
     if _installed:
         return
     _installed.append(wanted)
@@ -62,7 +62,7 @@ def install(wanted: str) -> None:
 
 
 def _watch_groups(wanted: str) -> None:
-    """Refuse process groups if the wish is unknown, put the backend in place if wanted, and note rank 0's group."""
+    """Reject process groups if the value is unknown, substitute the backend if requested, and note rank 0's group."""
     original = dist.init_process_group
 
     @functools.wraps(original)
@@ -90,7 +90,7 @@ def _watch_groups(wanted: str) -> None:
 
 
 def _watch_new_groups() -> None:
-    """Say of groups that a script makes with another backend that these keep it, once of each backend."""
+    """Warn that groups created by a script with another backend keep it, once per backend."""
     original = dist.new_group
 
     @functools.wraps(original)
@@ -119,19 +119,19 @@ def _watch_new_groups() -> None:
 
 def _put_in_place(original: Callable[..., Any], other: Callable[..., Any]) -> None:
     name = original.__name__
-    for module in list(sys.modules.values()):  # torch.distributed's own have it by this name as well
+    for module in list(sys.modules.values()):  # torch.distributed's own modules have it by this name as well
         if getattr(module, "__dict__", {}).get(name) is original:
             setattr(module, name, other)
 
 
 class _AtEnd:
-    """Says at the end of rank 0's process why nothing went through the reducers, if that is so."""
+    """Reports at the end of rank 0's process why nothing went through the reducers, if that is the case."""
 
     def __init__(self) -> None:
         self._has_said = False
 
     def begin_close(self) -> None:
-        """Say it once, unless an error has ended the script, which is reason enough."""
+        """Report it once, unless an error has ended the script, which is reason enough."""
         from worker_plugin.client import has_started
 
         if not (has_started() or self._has_said or hasattr(sys, "last_value")):
@@ -141,7 +141,7 @@ class _AtEnd:
             )
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def _reason(self) -> str:
         modules = sum(_counts.values())
@@ -171,7 +171,7 @@ def _attach_modules() -> None:
     register, prepare_subclass = base.register_comm_hook, base.__init_subclass__
 
     def attaching(cls: type[DistributedDataParallel]) -> Callable[..., None]:
-        """Return a constructor that attaches modules of this very class, once all others have run."""
+        """Return a constructor that attaches modules of exactly this class, once all other constructors have run."""
         original = cls.__init__
 
         @functools.wraps(original)
@@ -216,8 +216,8 @@ def _attach(module: DistributedDataParallel) -> None:
             log.warning(text, what, WAYS_OUT)
         return
     job = os.environ.get("REDUCTION_JOB") or None
-    # The modules of a script are made in the same order on all ranks; each is a job of its own,
-    # because buckets do not say whose they are.
+    # A script creates its modules in the same order on all ranks. Each is a job of its own, because buckets do not name
+    # their module.
     named = f"{job}-{number}" if job is not None and number > 1 else job
     attach(module, ReductionState(process_group=module.process_group, job=named))
     if module.process_group.rank() == 0:

@@ -1,13 +1,12 @@
-"""torch's debug server (torch.distributed.debug, since torch 2.13): a page with what all ranks wait for.
+"""torch's debug server (torch.distributed.debug, since torch 2.13): a page showing what all ranks wait for.
 
     from torch.distributed.debug import start_debug_server
     from worker_plugin.integrations.debug_server import handlers
 
     start_debug_server(handlers=handlers(state), start_method="spawn")
 
-Every rank calls this, and rank 0 then serves http://HOST:25999/reduction beside torch's own pages. The
-server needs jinja2, tabulate, and aiohttp or requests. torch calls it experimental, and it asks nobody
-for a password.
+Every rank calls this, and rank 0 then serves http://HOST:25999/reduction alongside torch's own pages. The server needs
+jinja2, tabulate, and aiohttp or requests. torch calls it experimental, and it requires no password.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from torch.distributed.debug._store import get_rank
 
 from worker_plugin.state import ReductionState
 
-#: What rank 0 asks all ranks for.
+#: Name of rank 0's request to all ranks.
 _NAME = "reduction"
-#: Collectives of each rank, the latest, that the page is about.
+#: Number of each rank's latest collectives that the page covers.
 LATEST = 64
 _TEMPLATE = """
 {% extends "base.html" %}
@@ -41,7 +40,7 @@ _states: weakref.WeakSet[ReductionState] = weakref.WeakSet()
 
 
 def handlers(*states: ReductionState) -> list[DebugHandler]:
-    """Have this process answer for these states, and return the handlers of the server: torch's and ours.
+    """Make this process answer for these states, and return the server's handlers: torch's and ours.
 
     On ranks other than 0 the list is empty, because no server starts there.
     """
@@ -56,27 +55,27 @@ def handlers(*states: ReductionState) -> list[DebugHandler]:
 
 
 def _answer(request: _Request, response: _Response) -> None:
-    """Answer rank 0's process for the page, on a thread of torch's."""
+    """Answer rank 0's request for the page, on one of torch's threads."""
     answers = [(repr(state), _record(state)) for state in list(_states)]
     response.set_content(json.dumps(answers), "application/json")
     response.set_status(200)
 
 
 def _record(state: ReductionState) -> str | None:
-    """Return the state's latest collectives; None if it has had none."""
+    """Return the state's latest collectives, or None if it has had none."""
     record = state.record()
     return None if record is None else replace(record, spans=record.spans[-LATEST:]).to_json()
 
 
 class ReductionHandler(DebugHandler):
-    """The page, and the file that the server writes if it dumps."""
+    """The page, and the file that the server writes when it dumps."""
 
     def routes(self) -> list[Route]:
         """Return the path of the page."""
         return [Route("/reduction", self._page)]
 
     def nav_links(self) -> list[NavLink]:
-        """Return what stands in the server's menu."""
+        """Return the entry in the server's menu."""
         return [NavLink("/reduction", "Reduction Server")]
 
     def templates(self) -> dict[str, str]:
@@ -88,14 +87,14 @@ class ReductionHandler(DebugHandler):
         return "\n".join(self._lines())
 
     def dump_filename(self) -> str:
-        """Return the name that `enabled_dumps` knows."""
+        """Return the name for `enabled_dumps`."""
         return _NAME
 
     def _page(self, request: HTTPRequestHandler) -> bytes:
         return request.frontend.render_template("reduction.html", text=self.dump())
 
     def _lines(self) -> Iterator[str]:
-        """Yield what each rank says of itself, and then for each job what its ranks wait for."""
+        """Yield each rank's description of itself, and then for each job what its ranks wait for."""
         jobs: dict[str, list[Record]] = defaultdict(list)
         addresses, answers = fetch_all(_NAME, timeout=self.fetch_timeout)
         for rank, (address, answer) in enumerate(zip(addresses, answers, strict=True)):

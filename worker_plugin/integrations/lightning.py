@@ -5,9 +5,9 @@
     Trainer(strategy="reduction", accelerator="cpu", devices=4)
     Trainer(strategy=ReductionStrategy(reducers=["10.0.0.5:50051"], wire_dtype="bf16"))
 
-Lightning's own `ddp_comm_hook` is ignored without a word on a CPU (lightning 2.6); this strategy
-registers its hook on every device. Without this module
-`DDPStrategy(process_group_backend="reduction")` works, and Fabric's as well.
+On a CPU, Lightning silently ignores its own `ddp_comm_hook` (lightning 2.6); this strategy registers
+its hook on every device. Without this module `DDPStrategy(process_group_backend="reduction")` works, and
+so does Fabric's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NAME = "reduction"
 
 
 class ReductionStrategy(DDPStrategy):
-    """Lightning's DDPStrategy, with the reducers for the gradients.
+    """Lightning's DDPStrategy, with the gradients averaged by the reducers.
 
     Args:
-        **arguments: of `DDPStrategy`, and settings of `ReductionState`, by their names.
+        **arguments: arguments of `DDPStrategy`, and settings of `ReductionState`, by name.
 
     Raises:
         ConfigError: another communication hook was given as well, or a setting is wrong.
@@ -49,13 +49,13 @@ class ReductionStrategy(DDPStrategy):
                 f"ddp_comm_hook={arguments['ddp_comm_hook']!r} cannot be used with strategy={NAME!r}, which is a hook"
             )
         self._settings: AllSettings = mine  # type: ignore[assignment]
-        #: The state that averages the gradients, such as for its `stats`; None before the training begins,
-        #: and if `REDUCTION_AUTO` has made one already.
+        #: The state that averages the gradients, for example for its `stats`. None before the training begins, and if
+        #: `REDUCTION_AUTO` has already created one.
         self.reduction_state: ReductionState | None = None
         super().__init__(**arguments)
 
     def _register_ddp_hooks(self) -> None:
-        """See DDPStrategy; it does nothing on a CPU."""
+        """See DDPStrategy, whose own method does nothing on a CPU."""
         assert isinstance(self.model, DistributedDataParallel)
         if attached_state(self.model) is None:
             self.reduction_state = attach(self.model, **self._settings)

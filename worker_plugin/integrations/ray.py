@@ -6,11 +6,11 @@
         torch_config=ReductionConfig(reducers=8, label_selector={"pool": "cpu"}),
     )
 
-In `train` nothing changes: `ray.train.torch.prepare_model` makes a DistributedDataParallel module, which
-averages through the reducers (REDUCTION_AUTO). With `backend="reduction"` the process group does it
-instead, also for HSDP. The job goes on when an actor dies, with those that are left.
+`train` stays unchanged: `ray.train.torch.prepare_model` creates a DistributedDataParallel module, which averages
+through the reducers (REDUCTION_AUTO). With `backend="reduction"` the process group does so instead, including for
+HSDP. When an actor dies, the job continues with the remaining ones.
 
-`start_pool` starts reducers that outlive a training; any training of the Ray cluster finds them with
+`start_pool` starts reducers that outlive a training. Any training of the Ray cluster finds them with
 REDUCTION_REDUCERS=ray:NAME.
 """
 
@@ -31,9 +31,9 @@ from reduction.errors import ConfigError
 from reduction.process.launch import start_reducer
 from reduction.process.ready import close, wait_until_ready
 
-#: A reducer must listen after this many seconds, once Ray has found a place for its actor.
+#: How long a reducer may take to listen, in seconds, once Ray has placed its actor.
 START_S = 60.0
-#: Ray must have found places for all actors within this time, in seconds.
+#: How long Ray may take to place all actors, in seconds.
 PLACE_S = 300.0
 #: Grace period before a reducer that was told to end is killed, in seconds.
 STOP_S = 10.0
@@ -43,11 +43,11 @@ STOP_S = 10.0
 class ReductionConfig(TorchConfig):
     """Ray Train's TorchConfig, with reducers. Rank 0 of the training finds them in its environment."""
 
-    #: How many actors, each with a reducer. As many as nodes with workers give the full gain.
+    #: Number of actors, each with a reducer. One per node with workers gives the full gain.
     reducers: int = 1
-    #: CPUs that Ray sets aside for each.
+    #: CPUs that Ray reserves for each.
     num_cpus: float = 1.0
-    #: Further resources that each needs, which tells Ray where to put them.
+    #: Further resources required by each, which determine where Ray places them.
     resources: dict[str, float] = field(default_factory=dict)
     #: Labels of the nodes for them.
     label_selector: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class ReductionConfig(TorchConfig):
         """Check the number.
 
         Raises:
-            ConfigError: it is not at least 1.
+            ConfigError: it is less than 1.
         """
         if self.reducers < 1:
             raise ConfigError(f"reducers is {self.reducers}, it must be at least 1")
@@ -70,7 +70,7 @@ class ReductionConfig(TorchConfig):
 
 
 class ReducerActor:
-    """One reducer, in a process of its own, which ends with the actor's."""
+    """One reducer, in a separate process that ends with the actor's."""
 
     def __init__(self, token: str) -> None:
         bind = f"{ray.util.get_node_ip_address()}:0"
@@ -84,12 +84,12 @@ class ReducerActor:
         return self._address
 
     def stop(self) -> None:
-        """Let it drain and end."""
+        """Make it drain and end."""
         close(self._process, STOP_S)
 
 
 class ReducerActors:
-    """Reducers in actors, which end with the process that has made them."""
+    """Reducers in actors, which end with the process that created them."""
 
     def __init__(self, token: str) -> None:
         self._actors: list[Any] = []
@@ -98,10 +98,10 @@ class ReducerActors:
     def start(
         self, count: int, num_cpus: float, resources: dict[str, float], label_selector: dict[str, str]
     ) -> list[str]:
-        """Start more of them, with what Ray sets aside for each; return their addresses.
+        """Start more actors, with the resources that Ray reserves for each; return their addresses.
 
         Raises:
-            GetTimeoutError: Ray found no place for an actor.
+            GetTimeoutError: Ray could not place an actor.
         """
         options: dict[str, Any] = {"num_cpus": num_cpus, "resources": resources}
         if label_selector:
@@ -113,7 +113,7 @@ class ReducerActors:
         return addresses
 
     def addresses(self) -> list[str]:
-        """Return the addresses of the actors that are still there, and forget the others."""
+        """Return the addresses of the actors that still exist, and forget the others."""
         addresses: list[str] = []
         for actor in list(self._actors):
             try:
@@ -123,7 +123,7 @@ class ReducerActors:
         return addresses
 
     def stop(self) -> None:
-        """Let them drain and end."""
+        """Make them drain and end."""
         actors, self._actors = self._actors, []
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait([actor.stop.remote() for actor in actors], num_returns=len(actors), timeout=STOP_S)
@@ -143,17 +143,17 @@ def start_pool(
     """Start reducers that trainings find as `ray:NAME`, until `stop_pool`; return their addresses.
 
     Args:
-        name: of the pool; no other living pool of the Ray cluster has it.
-        reducers: how many.
-        token: what jobs must show; in the trainings it stands in a file, see `token_file`.
-        num_cpus: CPUs that Ray sets aside for each.
-        resources: further resources that each needs, which tells Ray where to put them.
+        name: of the pool; no other live pool of the Ray cluster may have it.
+        reducers: number of reducers.
+        token: required of jobs; trainings read it from a file, see `token_file`.
+        num_cpus: CPUs that Ray reserves for each.
+        resources: further resources required by each, which determine where Ray places them.
         label_selector: labels of the nodes for them.
 
     Raises:
-        ConfigError: `reducers` is not at least 1, or the name is not one that `ray:NAME` can have.
-        ValueError: there is a pool of this name.
-        GetTimeoutError: Ray found no place for a reducer.
+        ConfigError: `reducers` is less than 1, or `ray:NAME` cannot contain the name.
+        ValueError: there is already a pool of this name.
+        GetTimeoutError: Ray could not place a reducer.
     """
     if reducers < 1:
         raise ConfigError(f"reducers is {reducers}, it must be at least 1")
@@ -194,11 +194,11 @@ class ReductionBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: ReductionConfig) -> None:  # type: ignore[override]
         """Start the actors, tell the workers of them, and start the process group.
 
-        Ray calls it again after a failure of a worker. Actors that are still there stay; others
-        take the places of those that are gone.
+        Ray calls it again after a failure of a worker. Actors that still exist stay; new ones replace those that
+        are gone.
 
         Raises:
-            GetTimeoutError: Ray found no place for an actor.
+            GetTimeoutError: Ray could not place an actor.
         """
         config, addresses = backend_config, self._actors.addresses()
         if (missing := config.reducers - len(addresses)) > 0:
@@ -214,7 +214,7 @@ class ReductionBackend(_TorchBackend):
 
 
 def _use_reducers(addresses: str, token: str, auto: bool) -> None:
-    """Set the environment of a worker; runs there."""
+    """Set the environment of a worker. Runs on the worker."""
     import os
     import tempfile
 

@@ -2,7 +2,7 @@
 
     Manager(pg=ProcessGroupReduction(timeout=timedelta(seconds=60)), ...)
 
-torchft decides who takes part in a step; each of its quorums becomes a job of its own. It works with
+torchft decides which ranks take part in a step, and each of its quorums becomes a job of its own. It works with
 torchft's DDP, LocalSGD and DiLoCo. `wire_dtype="int8"` makes outer steps over slow links smaller.
 """
 
@@ -20,12 +20,12 @@ from worker_plugin.process_group.groups import ReductionProcessGroup
 
 
 class ProcessGroupReduction(ProcessGroupWrapper):
-    """A process group that torchft configures again whenever its quorum changes.
+    """A process group that torchft reconfigures whenever its quorum changes.
 
     Args:
         timeout: of every collective.
-        **settings: of `ReductionState`, beside REDUCTION_*. A `job` would be the same for every
-            quorum, so leave it out.
+        **settings: of `ReductionState`, in addition to REDUCTION_*. A `job` would be the same for every quorum, so
+        leave it out.
     """
 
     _pg: Any
@@ -37,14 +37,14 @@ class ProcessGroupReduction(ProcessGroupWrapper):
         self._settings = settings
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ReductionProcessGroup:
-        """Make the group of a quorum; `store` is its own."""
+        """Create the group of a quorum, which has its own `store`."""
         ranks = _DistributedBackendOptions()
         ranks.store, ranks.group_rank, ranks.group_size = store, rank, world_size
         ranks.timeout = self._timeout
         return ReductionProcessGroup(ranks, self._settings)
 
     def abort(self, errored: bool = True) -> None:
-        """Leave the quorum at once."""
+        """Leave the quorum immediately."""
         group, self._pg = self._pg, None
         if group is not None:
             group.abort()

@@ -1,14 +1,14 @@
-"""The backend "reduction" of `torch.distributed`: all-reduces go through the reducers, all else to Gloo or NCCL.
+"""The "reduction" backend of `torch.distributed`: all-reduces go through the reducers, all else to Gloo or NCCL.
 
     dist.init_process_group("reduction")
 
 Importing this package registers the backend. That is only needed where torch does not load plug-ins
-by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0), see `_reduction_server_entry_points`.
+automatically (TORCH_DEVICE_BACKEND_AUTOLOAD=0); see `_reduction_server_entry_points`.
 
-    register            makes a group for torch, which asks by name
-    groups              the group of torch 2.8 to 2.13, and the backend for torch 2.14 and newer
-    all_reduce          which all-reduces the reducers do, and how they are issued; what both have in common
-    work                what an all-reduce returns
+    register            creates groups for torch, which asks by name
+    groups              the group for torch 2.8 to 2.13, and the backend for torch 2.14 and newer
+    all_reduce          which all-reduces the reducers do, and how they are issued; the common base of both
+    work                the return value of an all-reduce
     completions         the threads that complete its future
     inner               the group of Gloo or NCCL that does everything else
     options             settings of one group

@@ -1,6 +1,6 @@
 """All-reduces of a process group: which go through the reducers, how they are issued, and how the group ends.
 
-`ReducersFirst` is what the classes for older and newer versions of torch (groups.py) have in common.
+`ReducersFirst` is the common base of the classes for older and newer versions of torch (groups.py).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from worker_plugin.state import ReductionState
 from worker_plugin.tensors.futures import Future, fail, make_future
 from worker_plugin.tensors.supported import each_once, is_admitted
 
-#: Torch names groups by small numbers, or by hashes, of which this many characters are enough.
+#: torch names groups by small numbers or by hashes, of which this many characters suffice.
 _NAME_CHARS_MAX = 32
 
 
 class AllReducer:
-    """The all-reduces of one process group: a state of its own, so a job of its own for each group.
+    """The all-reduces of one process group. Each group has its own state, and so its own job.
 
     Args:
-        group: its ranks, as torch describes them; REDUCTION_TIMEOUT_S wins over its timeout.
-        settings: of the state, beside REDUCTION_*.
+        group: its ranks, as described by torch; REDUCTION_TIMEOUT_S takes precedence over its timeout.
+        settings: of the state, in addition to REDUCTION_*.
     """
 
     def __init__(self, group: _DistributedBackendOptions, settings: AllSettings) -> None:
-        # Without a default group nothing numbers the ranks but this group.
+        # Without a default group, only this group numbers the ranks.
         ranks = tuple(group.global_ranks_in_group) or tuple(range(group.group_size))
         label = f"{ranks_text(ranks)} pg {group.group_id[:_NAME_CHARS_MAX]}" if group.group_id else ""
         settings = settings.copy()
@@ -53,11 +53,11 @@ class AllReducer:
         _all_reducers.add(self)
 
     def takes(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> bool:
-        """Whether reducers can do it; looks only at what all ranks of a correct program agree on."""
+        """Return whether reducers can do it. Looks only at what all ranks of a correct program agree on."""
         return all(is_admitted(tensor, op) for tensor in tensors)
 
     def issue(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> list[Future]:
-        """Reduce each of some tensors over all ranks, in place.
+        """Reduce each of the given tensors over all ranks, in place.
 
         Raises:
             ReductionError: see `ReductionState.all_reduce`.
@@ -68,7 +68,7 @@ class AllReducer:
         if tensor.is_contiguous() and not tensor.is_neg():
             origin = self.origins.pop(tensor, None) if self.origins else None
             return self.state.all_reduce_of(origin, tensor, op)
-        target = each_once(tensor)  # before it is issued, because it may refuse
+        target = each_once(tensor)  # before it is issued, because this may raise
         copied = make_future(tensor)
 
         def copy_back(done: Future) -> None:
@@ -86,24 +86,24 @@ class AllReducer:
         return copied
 
     def begin_close(self) -> None:
-        """Nothing: the state's own communicator is closed by worker_plugin/client.py."""
+        """Do nothing: worker_plugin/client.py closes the state's own communicator."""
 
     def close(self) -> None:
         """Close the state."""
         self.state.close()
 
 
-#: Closed before the threads of completions.py, which may wait for collectives of these.
+#: Closed before the threads of completions.py, which may be waiting for collectives of these.
 _all_reducers: ClosedAtExit[AllReducer] = ClosedAtExit()
 
 
 class ReducersFirst:
-    """A group, or a backend inside of one, that asks the reducers first. Its other base class is torch's."""
+    """A group, or a backend inside one, that tries the reducers first. Its other base class is torch's."""
 
     #: Does the all-reduces that go through the reducers.
     all_reducer: AllReducer
     _order: Order
-    #: Does what reducers do not.
+    #: Does what reducers cannot.
     _inner: ProcessGroup
 
     def __init_subclass__(cls) -> None:
@@ -111,11 +111,11 @@ class ReducersFirst:
         forward_all(cls)
 
     def _set_up(self, ranks: _DistributedBackendOptions, settings: AllSettings) -> dict[str, Any]:
-        """Make what the attributes refer to; return the backends of the inner group, by the kind of device."""
+        """Set the attributes; return the backends of the inner group, by kind of device."""
         self.all_reducer = AllReducer(ranks, settings)
         self._order = Order()
         backends = backends_of(ranks, self.state.config)
-        # It asks Gloo or NCCL by the tensors' device.
+        # It chooses Gloo or NCCL by the tensors' device.
         self._inner = ProcessGroup(ranks.store, ranks.group_rank, ranks.group_size)
         register_backends(self._inner, backends)
         return backends
@@ -131,10 +131,9 @@ class ReducersFirst:
 
     @not_compiled
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **named: Any) -> dist.Work:
-        """Reduce a tensor in place: through the reducers if they can, or else by the inner group.
+        """Reduce a tensor in place: through the reducers if they can do it, otherwise by the inner group.
 
-        Torch's overloads take one tensor or a list, and options, an operation as `opts` or `op`, or
-        none.
+        torch's overloads take one tensor or a list, and options, an operation as `opts` or `op`, or neither.
         """
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         op = _op_of(opts, named)
@@ -144,7 +143,7 @@ class ReducersFirst:
 
     @not_compiled
     def allreduce_coalesced(self, tensors: Any, opts: Any = None, **named: Any) -> dist.Work:
-        """Reduce several tensors in place, each as `allreduce` does."""
+        """Reduce several tensors in place, each like `allreduce`."""
         tensors = list(tensors)
         op = _op_of(opts, named)
         if tensors and self.all_reducer.takes(tensors, op):
@@ -154,25 +153,25 @@ class ReducersFirst:
 
     @not_compiled
     def barrier(self, *arguments: Any, **named: Any) -> dist.Work:
-        """Meet the other ranks once the collectives that were called before are done on all of them."""
+        """Meet the other ranks once the collectives called before are done on all of them."""
         return self._order.barrier(functools.partial(self._inner.barrier, *arguments, **named))
 
     def _reduce(self, tensors: Sequence[torch.Tensor], op: dist.ReduceOp) -> dist.Work:
         return self._order.all_reduce(tensors, functools.partial(self.all_reducer.issue, tensors, op))
 
     def shutdown(self) -> None:
-        """Leave in good order, after the all-reduces in flight; torch calls it in destroy_process_group."""
+        """Leave cleanly, after the all-reduces in flight. torch calls this in destroy_process_group."""
         self._order.wait()
         self.state.close()
 
     def abort(self) -> None:
-        """Leave at once; collectives in flight fail, on all ranks."""
+        """Leave immediately; collectives in flight fail on all ranks."""
         self.state.abort()
         self._inner.abort()
 
 
 def _op_of(opts: Any, named: dict[str, Any]) -> dist.ReduceOp:
-    """Return the operation of an all-reduce; SUM if there is none."""
+    """Return the operation of an all-reduce; SUM if none is given."""
     given = named.get("op") if opts is None else opts
     if isinstance(given, (AllreduceOptions, AllreduceCoalescedOptions)):
         given = given.reduceOp
@@ -180,7 +179,7 @@ def _op_of(opts: Any, named: dict[str, Any]) -> dist.ReduceOp:
 
 
 def _options(kind: type[Any], opts: Any, op: dist.ReduceOp) -> Any:
-    """Return the options as they were given, or new ones of this kind if there was only an operation, or nothing."""
+    """Return the given options, or new ones of this kind if only an operation, or nothing, was given."""
     if isinstance(opts, kind):
         return opts
     options = kind()

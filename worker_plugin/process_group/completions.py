@@ -1,8 +1,8 @@
 """Threads that complete futures of process groups.
 
-A continuation of such a future may wait for another collective: torch's PowerSGD hook does. So no
-continuation may run on the one thread that delivers all results (tensors/staging.py), and each gets
-a thread for itself as long as it runs: a new thread starts whenever none is idle.
+A continuation of such a future may wait for another collective, as torch's PowerSGD hook does. So no continuation
+may run on the one thread that delivers all results (tensors/staging.py). Each gets a thread to itself while it
+runs: a new thread starts whenever none is idle.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from worker_plugin.process.at_exit import ClosedAtExit
 
 #: Idle threads above this number end.
 IDLE_MAX = 4
-#: How long the end of the process waits for continuations of futures, in seconds.
+#: How long process exit waits for continuations of futures, in seconds.
 STOP_S = 2.0
 
 
 class Completions:
-    """Runs functions on threads of its own; any thread may use it."""
+    """Runs functions on its own threads. For any thread."""
 
     def __init__(self) -> None:
         self._reset()
@@ -31,22 +31,21 @@ class Completions:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        #: How many threads wait for a job, less the jobs that wait for a thread.
+        #: Number of threads waiting for a job, minus the number of jobs waiting for a thread.
         self._idle = 0
         self._threads: set[threading.Thread] = set()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a function, which must not raise, on a thread that does nothing else meanwhile.
+        """Run a function, which must not raise, on a thread that does nothing else in the meantime.
 
         Raises:
-            RuntimeError: there can be no more threads.
+            RuntimeError: no more threads can be created.
         """
         with self._lock:
             self._idle -= 1
             if self._idle < 0:
                 self._idle += 1
-                # A daemon: a continuation that waits for ranks which are gone must not hold up the
-                # end of the process.
+                # A daemon: a continuation that waits for ranks that are gone must not delay the end of the process.
                 thread = threading.Thread(target=self._run, name="reduction-complete", daemon=True)
                 _at_exit.add(self)
                 thread.start()
@@ -54,14 +53,14 @@ class Completions:
         self._jobs.put(job)
 
     def begin_close(self) -> None:
-        """Nothing: `close` does all."""
+        """Do nothing: `close` does everything."""
 
     def close(self) -> None:
-        """End the threads at the end of the process, which would abort if one returned from C++ after it."""
+        """End the threads at process exit. The process would abort if one returned from C++ after it."""
         self.stop(STOP_S)
 
     def stop(self, timeout_s: float) -> None:
-        """End the idle threads; wait for them and for the busy ones, but no longer than `timeout_s`."""
+        """End the idle threads. Wait for them and for the busy ones, but no longer than `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             threads = list(self._threads)
@@ -75,7 +74,7 @@ class Completions:
         job = self._jobs.get()
         while job is not None:
             job()
-            job = None  # or it would be kept until the next one comes
+            job = None  # otherwise it would be kept until the next one arrives
             with self._lock:
                 if self._idle >= IDLE_MAX:
                     break
@@ -89,5 +88,5 @@ class Completions:
 
 
 _at_exit: ClosedAtExit[Completions] = ClosedAtExit()
-#: Those of this process, for all groups.
+#: The instance of this process, for all groups.
 completions = Completions()

@@ -1,6 +1,6 @@
-"""What torch gets for the backend "reduction": up to 2.13 a process group, from 2.14 on a backend inside of its own.
+"""The classes for the "reduction" backend: up to torch 2.13 a process group, from 2.14 on a backend inside torch's own.
 
-Of the newer torch other devices may have another backend, and torch keeps Python's half of a Work alive.
+With the newer torch, other devices may have another backend, and torch keeps Python's half of a Work alive.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from worker_plugin.process_group.inner import register_backends
 
 
 class ReductionProcessGroup(ReducersFirst, ProcessGroup):  # type: ignore[misc]  # its overloads are one method here
-    """A group of ranks whose all-reduces go through the reducers; it takes the place of torch's own group.
+    """A group of ranks whose all-reduces go through the reducers. It replaces torch's own group.
 
     Args:
-        ranks: of the group.
-        settings: of the state, beside REDUCTION_*.
+        ranks: the group's.
+        settings: of the state, in addition to REDUCTION_*.
     """
 
     def __init__(self, ranks: _DistributedBackendOptions, settings: AllSettings) -> None:
-        # With a store as well pybind11 refuses a subclass.
+        # If it is given a store too, pybind11 rejects a subclass.
         ProcessGroup.__init__(self, ranks.group_rank, ranks.group_size)  # type: ignore[call-arg]
         backends = self._set_up(ranks, settings)
-        # In this group as well: C++ asks it for what it cannot override (reduce, gather), and takes
-        # that way without the GIL.
+        # Registered in this group as well: for operations that it cannot override (reduce, gather), C++ asks the group
+        # itself, without the GIL.
         register_backends(self, backends)
 
 
 class ReductionBackend(ReducersFirst, Backend):
-    """The same for torch 2.14 and newer, whose own process group has it inside, one for each device.
+    """Counterpart for torch 2.14 and newer, whose own process group contains one for each device.
 
     Args:
-        ranks: of the group.
-        settings: of the state, beside REDUCTION_*.
+        ranks: the group's.
+        settings: of the state, in addition to REDUCTION_*.
     """
 
     def __init__(self, ranks: _DistributedBackendOptions, settings: AllSettings) -> None:

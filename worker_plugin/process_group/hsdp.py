@@ -1,7 +1,7 @@
-"""Error feedback for HSDP (FSDP2): which of a group's all-reduces are of the same gradients in each step.
+"""Error feedback for HSDP (FSDP2): which of a group's all-reduces carry the same gradients in each step.
 
-An all-reduce of a group says nothing about its tensor. But FSDP2 all-reduces across nodes what it has
-reduce-scattered within the node, and lets each module have a reduce-scatter of its own.
+An all-reduce of a group carries no information about its tensor. But FSDP2 all-reduces across nodes what it has
+reduce-scattered within the node, and lets each module have its own reduce-scatter.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from worker_plugin.process_group.register import all_reducer_of
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.feedback import Origin
 
-#: As torch 2.13 calls it, and as older ones do.
+#: The name in torch 2.13, and the one in older versions.
 reduce_scatter: Callable[..., dist.Work | None] = getattr(
     dist, "reduce_scatter_single", dist.reduce_scatter_tensor
 )
 
 
 class _ReduceScatter:
-    """Reduce-scatters the gradients of one module as FSDP2 does, and says whose the result is.
+    """Reduce-scatters the gradients of one module as FSDP2 does, and records the result's origin.
 
     Args:
-        module: it is of.
-        numel: of the result, if all parameters of the module have a gradient. Another one is of some of them, which
-            may be others in each step: it gets no error feedback.
-        origins: whose a tensor is; the result is added.
+        module: its module.
+        numel: of the result, if all parameters of the module have a gradient. A result of another size covers only some
+            of them, which may differ in each step, so it gets no error feedback.
+        origins: maps tensors to their origins; the result is added.
     """
 
     def __init__(self, module: nn.Module, numel: int, origins: Any) -> None:
         self._module, self._numel, self._origins = module, numel, origins
-        #: Stands for the result of each step: has its size and device, and no memory.
+        #: Stand-in for the result of each step, with its size and device but without memory.
         self._stand_in: torch.Tensor | None = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -64,20 +64,20 @@ class _ReduceScatter:
 
 
 def add_error_feedback(model: nn.Module, mesh: DeviceMesh) -> ReductionState:
-    """Give the lossy sums of an HSDP model error feedback; return the state that does them.
+    """Give the lossy sums of an HSDP model error feedback; return the state that performs them.
 
-    Call it once, after `fully_shard`, on all ranks. What a lossy `wire_dtype` leaves out of a module's gradients is
-    added to them in the next step, as for DDP; it belongs into each rank's checkpoint (`state.state_dict()`). Where
-    only some parameters of a module have gradients in a step, there is none for that module in that step. Without a
-    lossy `wire_dtype` nothing changes. It takes the place of FSDP2's `set_custom_reduce_scatter`.
+    Call this once, after `fully_shard`, on all ranks. What a lossy `wire_dtype` leaves out of a module's gradients is
+    added to them in the next step, as for DDP. It belongs in each rank's checkpoint (`state.state_dict()`). If only
+    some parameters of a module have gradients in a step, that module gets no error feedback in that step. Without a
+    lossy `wire_dtype` nothing changes. This replaces FSDP2's `set_custom_reduce_scatter`.
 
     Args:
         model: to which FSDP2's `fully_shard` was applied.
-        mesh: the same as for `fully_shard`, of (nodes, ranks of a node), with the backend "reduction" for the first
+        mesh: the one given to `fully_shard`, of (nodes, ranks of a node), with the backend "reduction" for the first
             dimension.
 
     Raises:
-        ConfigError: the model is not sharded, or over another mesh; or the backend is another one.
+        ConfigError: the model is not sharded, or over another mesh, or the backend is another one.
     """
     if mesh.ndim != 2 or mesh.size(1) == 1:
         raise ConfigError(
@@ -101,7 +101,7 @@ def add_error_feedback(model: nn.Module, mesh: DeviceMesh) -> ReductionState:
 
 
 def _own_parameters(module: FSDPModule) -> list[DTensor]:
-    """Return the parameters whose gradients FSDP2 reduces together for a module: not those of such modules inside."""
+    """Return the parameters whose gradients FSDP2 reduces together for a module, excluding nested such modules."""
     assert isinstance(module, nn.Module)
     within = (other for child in module.children() for other in child.modules())
     inside = {id(one) for other in within if isinstance(other, FSDPModule) for one in other.parameters()}
@@ -113,7 +113,7 @@ def _own_parameters(module: FSDPModule) -> list[DTensor]:
 
 
 def _padded_numel(parameter: DTensor) -> int:
-    """Return how many elements a rank's shard of a gradient has, where all ranks' are filled up to the same size."""
+    """Return the number of elements of a rank's shard of a gradient, with all ranks' shards padded to the same size."""
     placement = parameter.placements[1]
     assert isinstance(placement, Shard)
     length = parameter.shape[placement.dim]

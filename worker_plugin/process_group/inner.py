@@ -1,11 +1,10 @@
-"""The process group of Gloo, and NCCL where there are GPUs, that does what reducers do not.
+"""The process group of Gloo, and NCCL where there are GPUs, that does what reducers cannot.
 
-It is a plain one of torch, and whatever is left to it is forwarded from Python (`FORWARDED`). A group
-of ours must neither leave a method to its base class nor call it there: torch calls the base class
-with the GIL held, where it waits for Gloo's queue, while Gloo's thread holds the queue and waits for
-the GIL to drop a tensor (torch 2.13: PyProcessGroup.hpp WORK_OVERRIDE, ProcessGroupGloo::enqueue
-and runLoop). A loop of small collectives hung in half of all runs. Through the bindings of a plain
-group the GIL is released.
+It is a plain torch group, and everything left to it is forwarded from Python (`FORWARDED`). Our groups must neither
+leave a method to their base class nor call it there. torch calls the base class with the GIL held, where it waits for
+Gloo's queue, while Gloo's thread holds the queue and waits for the GIL to drop a tensor (torch 2.13:
+PyProcessGroup.hpp WORK_OVERRIDE, ProcessGroupGloo::enqueue and runLoop). A loop of small collectives hung in half of
+all runs. The bindings of a plain group release the GIL.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from worker_plugin.config import PluginConfig
 from worker_plugin.discovery.bounded_store import EXTRA_S, BoundedStore, check_alive
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 
-#: Methods of a process group but all-reduces and `barrier`, in all versions of torch; no version has them all.
+#: Methods of a process group, except all-reduces and `barrier`, in all versions of torch. No version has them all.
 FORWARDED = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -47,14 +46,14 @@ FORWARDED = (
     "scatter",
     "send",
 )
-#: Those of two ranks. They wait for no collective: the other ranks may not have called it yet.
+#: Methods between two ranks. They wait for no collective, because the other ranks may not have called it yet.
 _POINT_TO_POINT = ("recv", "recv_anysource", "send")
 
 
 def backends_of(group: _DistributedBackendOptions, config: PluginConfig) -> dict[str, Any]:
     """Return Gloo's backend for "cpu" and, if this machine can use it, NCCL's for "cuda".
 
-    Gloo waits for the other ranks as long as the group's own time-out says.
+    Gloo waits for the other ranks for the group's own timeout.
 
     Raises:
         WorkerLost: see `BoundedStore.ask`.
@@ -66,7 +65,7 @@ def backends_of(group: _DistributedBackendOptions, config: PluginConfig) -> dict
 
     check_alive(store, config)
     gloo = BoundedStore(store, config).run(make, timeout.total_seconds() + EXTRA_S)
-    is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count by themselves
+    is_counted = is_too_old(torch.__version__, WITH_BACKENDS)  # newer ones count on their own
     if is_counted:
         gloo._set_sequence_number_for_group()
     backends: dict[str, Any] = {"cpu": gloo}
@@ -83,7 +82,7 @@ def backends_of(group: _DistributedBackendOptions, config: PluginConfig) -> dict
 
 
 def register_backends(group: ProcessGroup, backends: dict[str, Any]) -> None:
-    """Let a group use these backends for what it does not do itself, by the kind of device."""
+    """Make a group use these backends, by kind of device, for what it does not do itself."""
     kinds = {"cpu": ProcessGroup.BackendType.GLOO, "cuda": ProcessGroup.BackendType.NCCL}
     for device, backend in backends.items():
         group._register_backend(torch.device(device), kinds[device], backend)
@@ -94,14 +93,14 @@ _C = TypeVar("_C", bound=Callable[..., Any])
 
 
 def forward_all(cls: type) -> None:
-    """Have the methods of FORWARDED that a class has from torch call `self._inner`'s instead."""
+    """Make the methods of FORWARDED that a class has from torch call `self._inner`'s instead."""
     for name in FORWARDED:
         if hasattr(cls, name):
             setattr(cls, name, _forwarder(name))
 
 
 def not_compiled(method: _C) -> _C:
-    """Keep torch.compile from looking into a method, which it would where compiled DDP calls it."""
+    """Keep torch.compile from tracing into a method, which it would do where compiled DDP calls it."""
     return torch.compiler.disable(method)  # type: ignore[no-any-return, no-untyped-call]
 
 

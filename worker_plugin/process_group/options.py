@@ -11,12 +11,12 @@ from torch._C._distributed_c10d import Backend
 
 from worker_plugin.config import AllSettings
 
-#: What torch numbers itself.
+#: Settings that torch determines itself.
 _OF_TORCH = ("rank", "world_size", "timeout_s")
 
 
 class ReductionOptions(Backend.Options):
-    """Settings of the state behind one process group; those that are not given come from REDUCTION_*.
+    """Settings of the state behind one process group. Those not given come from REDUCTION_*.
 
     mesh = init_device_mesh(
         "cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
@@ -24,12 +24,10 @@ class ReductionOptions(Backend.Options):
     )
 
     Args:
-        **settings: those of `ReductionState` but rank, world_size and timeout_s, which are the
-            group's.
+        **settings: those of `ReductionState` except rank, world_size and timeout_s, which are the group's.
 
     Raises:
-        ConfigError: one of them was given. What is wrong with the others is said when the group is
-            made.
+        ConfigError: one of these three was given. Errors in the others are reported when the group is created.
     """
 
     def __init__(self, **settings: Unpack[AllSettings]) -> None:

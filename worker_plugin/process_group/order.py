@@ -1,8 +1,8 @@
-"""`Order`: which collectives of a group wait for which, though two engines do them.
+"""`Order`: which collectives of a group wait for which, although two engines perform them.
 
-Gloo has a barrier wait for all collectives that were called before it, and nothing else: its threads do
-whatever is in flight side by side, in the same memory too (torch 2.13: ProcessGroupGloo::runLoop). NCCL does
-all of a group in the order of the calls. What holds here is in docs/process-group.md.
+Gloo makes a barrier wait for all collectives called before it, and nothing else. Its threads perform everything in
+flight concurrently, even in the same memory (torch 2.13: ProcessGroupGloo::runLoop). NCCL performs all collectives of a
+group in the order of the calls. docs/process-group.md describes what holds here.
 """
 
 from __future__ import annotations
@@ -23,51 +23,52 @@ from worker_plugin.process_group.completions import completions
 from worker_plugin.process_group.work import AllReduceWork
 from worker_plugin.tensors.futures import Future, fail, raise_again
 
-#: Memory: the address of its first byte, and that behind its last one.
+#: Memory range: the address of its first byte, and that after its last one.
 Span = tuple[int, int]
 _W = TypeVar("_W", bound=Work | None)
 
 
 class Order:
-    """The collectives of a group that are in flight; any thread may use it.
+    """The collectives of a group that are in flight. For any thread.
 
-    Whoever must wait for one that touches the same memory waits in the call. On Gloo such a program has no
-    defined result, so this brings none to a deadlock that is right there. A barrier waits on a thread: on Gloo
-    its call returns at once, and the caller may then do what another rank needs to come to its own all-reduce.
+    A caller that must wait for a collective on the same memory waits in the call. On Gloo such a program has no
+    defined result, so this does not deadlock any program that is correct there. A barrier waits on a thread: on Gloo
+    its call returns immediately, and the caller may then do what another rank needs to reach its own all-reduce.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may destroy the group
-        #: Those that go through the reducers.
+        #: Collectives that go through the reducers.
         self._all_reduces: dict[AllReduceWork, list[Span]] = {}
-        #: Those of the inner group. Its Works hold their tensors, so only their callers hold them.
+        #: Collectives of the inner group. Their Works hold their tensors, so only their callers hold the Works.
         self._delegated: list[tuple[weakref.ref[Work], list[Span]]] = []
-        #: Done when the inner group has begun the latest barrier. It fails if an all-reduce before the barrier
-        #: failed, and so does all that follows: the inner group numbers its collectives, alike on all ranks.
+        #: Done when the inner group has begun the latest barrier. It fails if an all-reduce before the barrier failed,
+        #: and so does everything after it, because the inner group numbers its collectives in the same way on all
+        #: ranks.
         self._begun: Milestone[None] = Milestone()
         self._begun.set_result(None)
 
     def all_reduce(self, tensors: Sequence[torch.Tensor], issue: Callable[[], list[Future]]) -> AllReduceWork:
-        """Issue an all-reduce, after whatever is in flight in its tensors' memory.
+        """Issue an all-reduce, after everything in flight in its tensors' memory.
 
         Raises:
-            Exception: the error of that, or what `issue` raises.
+            Exception: the error of a collective in flight there, or what `issue` raises.
         """
         spans = list(_spans(tensors))
         self._wait_in(spans, lambda: [*self._all_reduces.items(), *self._of_inner_group()])
         work = AllReduceWork(tensors, issue(), self._forget)
         with self._lock:
             self._all_reduces[work] = spans
-        if work.is_completed():  # perhaps before it was in there
+        if work.is_completed():  # possibly before it was added
             self._forget(work)
         return work
 
     def delegate(self, call: Callable[..., _W], *arguments: Any, **named: Any) -> _W:
-        """Have the inner group do a collective, after the all-reduces in flight in its tensors' memory.
+        """Have the inner group perform a collective, after the all-reduces in flight in its tensors' memory.
 
         Raises:
-            Exception: the error of those, or what `call` raises.
+            Exception: the error of one of those, or what `call` raises.
         """
         raise_again(self._begun.exception())
         spans = list(_spans((*arguments, *named.values())))
@@ -80,9 +81,9 @@ class Order:
         return work
 
     def barrier(self, call: Callable[[], Work]) -> Work:
-        """Have the inner group do a barrier, which waits for its own collectives, after the all-reduces in flight.
+        """Have the inner group perform a barrier, which waits for its own collectives, after the all-reduces in flight.
 
-        Waiting for it raises the error of those.
+        Waiting for it raises the error of any of those.
         """
         with self._lock:
             before, previous = list(self._all_reduces), self._begun
@@ -116,14 +117,14 @@ class Order:
             completions.submit(run)
         except RuntimeError as error:
             failure = failure_of("no thread can wait for a barrier", error)
-            begun.set_exception(failure)  # or whatever comes later would wait for ever
+            begun.set_exception(failure)  # otherwise everything after it would wait forever
             fail(done, failure)
         return AllReduceWork([], [done])
 
     def wait(self) -> None:
         """Wait until the all-reduces in flight have a result or an error."""
         if self._pid != os.getpid():
-            return  # a forked child: its parent's threads complete them
+            return  # a forked child, whose parent's threads complete them
         with self._lock:
             works = list(self._all_reduces)
         for work in works:
@@ -152,7 +153,7 @@ class Order:
 
 
 def _spans(values: Iterable[Any]) -> Iterator[Span]:
-    """Yield the memory of the tensors in the arguments of a collective."""
+    """Yield the memory ranges of the tensors in a collective's arguments."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _spans(value)

@@ -1,4 +1,4 @@
-"""Makes groups for torch, which asks by name; and finds what is behind one."""
+"""Creates groups for torch, which asks by name, and finds the implementation behind a group."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from worker_plugin.state import ReductionState
 
 
 def make_group(options: _DistributedBackendOptions, pg_options: object) -> ProcessGroup | Backend:
-    """Make a group, or the backend inside of a group, as torch asks for it.
+    """Create a group, or the backend inside a group, as torch requests it.
 
     Args:
         options: the ranks of the group.
-        pg_options: what the user passed as `pg_options` or in `backend_override`, if anything.
+        pg_options: the user's `pg_options` or entry in `backend_override`, if any.
 
     Raises:
-        ConfigError: it is not a `ReductionOptions`, or a setting is wrong.
+        ConfigError: `pg_options` is not a `ReductionOptions`, or a setting is wrong.
     """
     settings: AllSettings = {}
     if isinstance(pg_options, ReductionOptions):
@@ -38,7 +38,7 @@ def make_group(options: _DistributedBackendOptions, pg_options: object) -> Proce
 
 
 def state_of(group: ProcessGroup) -> ReductionState:
-    """Return the state behind a group of the backend "reduction": its `error`, its settings, its job.
+    """Return the state behind a group of the "reduction" backend: its `error`, its settings, its job.
 
     Raises:
         ConfigError: the group is of another backend.
@@ -47,7 +47,7 @@ def state_of(group: ProcessGroup) -> ReductionState:
 
 
 def all_reducer_of(group: ProcessGroup) -> AllReducer:
-    """Return what all-reduces for a group of the backend "reduction".
+    """Return the all-reducer of a group of the "reduction" backend.
 
     Raises:
         ConfigError: the group is of another backend.

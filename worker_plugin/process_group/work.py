@@ -1,4 +1,4 @@
-"""`AllReduceWork`: what a process group returns for what it does itself, and how the caller learns of the result."""
+"""`AllReduceWork`: a process group's return value for its own all-reduces, and how the caller learns of the result."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from torch.utils.weak import TensorWeakRef
 from worker_plugin.process_group.completions import completions
 from worker_plugin.tensors.futures import Future, raise_again, raise_in_waiter
 
-#: Up to torch 2.13 C++ may hold a Work whose Python half is gone: then Python's `wait` is gone as well,
-#: and that of C++ never returns (seen in DDP.join). So this many of the last ones that Python has dropped
-#: are kept. DDP.join waits a backward pass later, far fewer all-reduces than these.
+#: Up to torch 2.13 C++ may hold a Work whose Python half is gone. Then Python's `wait` is gone as well, and that of C++
+#: never returns (seen in DDP.join). So this many of the Works most recently dropped by Python are kept. DDP.join waits
+#: one backward pass later, which is far fewer all-reduces than this.
 KEPT = 4096
-#: DDP.join gives its Work to C++, which first waits for it and then asks for its tensor, one number that
-#: nobody else holds (torch 2.13: Reducer::mark_variable_ready). So a Work that is kept keeps tensors whose
-#: memory has at most this many bytes. All that are kept have 4 MiB of them at most.
+#: DDP.join gives its Work to C++, which first waits for it and then asks for its tensor, a single number that nothing
+#: else holds (torch 2.13: Reducer::mark_variable_ready). So a kept Work keeps its tensors if their memory has at most
+#: this many bytes. All kept Works together have at most 4 MiB of them.
 SMALL_BYTES = 1024
 _kept: collections.deque[AllReduceWork] = collections.deque(maxlen=KEPT)
 
 
 class AllReduceWork(Work):
-    """An all-reduce of some tensors, which get the result; any thread may wait for it.
+    """An all-reduce of some tensors, which receive the result. Any thread may wait for it.
 
-    As one of torch's own it holds the tensors as long as Python holds it, and once it is done nothing else
-    of ours holds them. A barrier that waits for all-reduces (order.py) is one without tensors.
+    Like torch's own Works, it holds the tensors while Python holds it, and once it is done nothing else of ours
+    holds them. A barrier that waits for all-reduces (order.py) is one without tensors.
 
-    Torch's own way to make one from a future would lose errors:
-    `_create_work_from_future(...).wait()` returns True for a future that has failed (torch 2.13).
+    torch's own way to create one from a future would lose errors:
+    `_create_work_from_future(...).wait()` returns True for a failed future (torch 2.13).
 
     Args:
-        tensors: get the result.
+        tensors: receive the result.
         futures: those of the tensors, in the order in which they were issued.
-        on_done: called when the last of them is done, with a result or an error, by the thread that
-            completed it; it may be called more than once.
+        on_done: called when the last of them is done, with a result or an error, by the thread that completed it; may
+            be called more than once.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class AllReduceWork(Work):
         self._devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         self._lock = threading.RLock()  # a signal handler may wait
         self._tensors = list(tensors)
-        #: Empty once all are done: their values are the tensors.
+        #: Empty once all are done, because their values are the tensors.
         self._futures = list(futures)
-        #: What is left of the futures then: the error, and when the result is on the GPUs.
+        #: The outcome of the futures after that: the error, and when the result is on the GPUs.
         self._error: Exception | None = None
         self._events: list[torch.cuda.Event] = []
         self._on_done = on_done
@@ -67,14 +67,13 @@ class AllReduceWork(Work):
 
     def __del__(self) -> None:
         self._tensors = self._small
-        _kept.append(self)  # which brings it to life again; Python calls this once for each object
+        _kept.append(self)  # this resurrects it; Python calls `__del__` only once per object
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """Wait for the result; of a GPU's tensors, let the current stream wait for it too.
+        """Wait for the result. For tensors on a GPU, make the current stream wait for it too.
 
         Raises:
-            CollectiveTimeout: it did not come within the timeout, if there is one. The all-reduce
-                goes on.
+            CollectiveTimeout: it did not arrive within the timeout, if there is one. The all-reduce continues.
             ReductionError: it failed.
         """
         if timeout is not None and timeout > datetime.timedelta(0):
@@ -107,7 +106,7 @@ class AllReduceWork(Work):
 
         with self._lock:
             futures = self._futures
-        # Not before the last one is done, or the thread would wait in vain.
+        # Only once the last one is done, otherwise the thread would be blocked meanwhile.
         if futures:
             futures[-1].add_done_callback(begin)
         else:
@@ -115,10 +114,10 @@ class AllReduceWork(Work):
         return raise_in_waiter(combined)
 
     def result(self) -> list[torch.Tensor]:
-        """Return the tensors, which hold the result once it is there.
+        """Return the tensors, which hold the result once it has arrived.
 
         Raises:
-            RuntimeError: nobody holds them any more.
+            RuntimeError: nothing holds them any more.
         """
         tensors = [tensor() for tensor in self._weak_tensors]
         if any(tensor is None for tensor in tensors):
@@ -126,15 +125,15 @@ class AllReduceWork(Work):
         return [tensor for tensor in tensors if tensor is not None]
 
     def is_completed(self) -> bool:
-        """Whether it has a result or an error."""
+        """Return whether it has a result or an error."""
         return all(future.done() for future in self._futures)
 
     def is_success(self) -> bool:
-        """Whether it has a result."""
+        """Return whether it has a result."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """Return its error; None if it has a result, or nothing yet."""
+        """Return its error, or None if it has a result or is not done."""
         try:
             for future in self._futures:
                 if future.done():
@@ -144,7 +143,7 @@ class AllReduceWork(Work):
         return self._error
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def _wait_until(self, deadline: float, timeout: datetime.timedelta) -> None:
@@ -160,7 +159,7 @@ class AllReduceWork(Work):
             self._on_done(self)
 
     def _finish(self) -> None:
-        """Wait for the futures and keep what they have come to; let the current streams wait for the result."""
+        """Wait for the futures and keep their outcome; make the current streams wait for the result."""
         with self._lock:
             futures = self._futures
         failure = None
@@ -168,7 +167,7 @@ class AllReduceWork(Work):
             for future in futures:
                 future.wait()
         except Exception as error:
-            failure = error.with_traceback(None)  # whose frames hold the futures
+            failure = error.with_traceback(None)  # its frames hold the futures
         with self._lock:
             if self._futures:
                 self._events = [torch.cuda.current_stream(one).record_event() for one in self._devices]

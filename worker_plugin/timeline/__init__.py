@@ -1,1 +1,1 @@
-"""What a rank writes down of its latest collectives, and when it becomes a file."""
+"""A rank's record of its latest collectives, and when it is written to a file."""

@@ -1,7 +1,7 @@
-"""Has a rank write its record while the job runs: whenever somebody touches the file `now` in the directory.
+"""Makes a rank write its record while the job runs, whenever the file `now` in the directory is touched.
 
-A signal would not do: Python handles signals on the main thread only, and that is the one that waits
-for ever when a job hangs.
+A signal would not work: Python handles signals on the main thread only, and that is the one that waits
+forever when a job hangs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from worker_plugin.timeline.recorder import Recorder
 
 #: The file's name.
 NAME = "now"
-#: Pause between two looks at the file, in seconds.
+#: Pause between two checks of the file, in seconds.
 LOOK_S = 1.0
 
 
 async def watch(recorder: Recorder, directory: str) -> None:
     """Write the record whenever the file is new or its time has changed, until cancelled.
 
-    The directory may be on a slow network, so it is looked at on a thread.
+    The directory may be on a slow network, so a separate thread checks it.
     """
     path = Path(directory, NAME)
     seen = await asyncio.to_thread(_changed_at, path)

@@ -1,4 +1,4 @@
-"""`Recorder`: the latest collectives of one communicator, written to a file at its end or when asked to.
+"""`Recorder`: the latest collectives of one communicator, written to a file at its end or on request.
 
 It is always on. A push and its result cost 0.3 us, at most 1 % of the worker's CPU with chunks of 64 KiB.
 """
@@ -22,14 +22,14 @@ from worker_plugin.timeline.totals import Totals
 
 log = logging.getLogger(__name__)
 
-#: Collectives that are kept, and while a trace is made.
+#: Number of collectives kept, normally and during a trace.
 KEPT, KEPT_IN_TRACE = 1024, 65_536
-#: Lines of the log that are kept.
+#: Number of log lines kept.
 NOTES_KEPT = 256
 
 
 class Progress:
-    """How far one collective has come. The user's thread makes it, the loop and staging threads fill it in."""
+    """The progress of one collective. Created by the user's thread; the loop and staging threads fill it in."""
 
     __slots__ = (
         "collective",
@@ -62,7 +62,7 @@ class Progress:
         self.last_result: dict[int, float] = {}
 
     def on_push(self, link: int, nbytes: int) -> None:
-        """Record that bytes of the contribution were sent. Those that a new epoch asks for again do not count."""
+        """Record that bytes of the contribution were sent. Bytes that a new epoch asks for again do not count."""
         self.totals.bytes_contributed += nbytes
         if self.unpushed > 0:
             self.unpushed -= nbytes
@@ -73,7 +73,7 @@ class Progress:
             self.totals.bytes_repushed += nbytes
 
     def on_result(self, link: int) -> None:
-        """Record that a result has come. A new epoch brings results again that are here."""
+        """Record that a result has arrived. A new epoch sends results again that are already here."""
         if self.whole is None:
             self.last_result[link] = now = time.monotonic()
             if link not in self.first_result:
@@ -85,7 +85,7 @@ class Progress:
         self.totals.end(now)
 
     def span(self, addresses: Mapping[int, str]) -> Span:
-        """Return the value of this moment, with the addresses of links."""
+        """Return the current values, with the addresses of links."""
         what = f"{self.collective.op.name} of {self.collective.numel} x {self.collective.dtype.name.lower()}"
         lanes = {
             addresses[link]: Lane(
@@ -100,59 +100,59 @@ class Progress:
 
 
 class Recorder:
-    """What one rank's communicator has done lately.
+    """Recent activity of one rank's communicator.
 
     Args:
-        directory: where its file is written when the communicator ends; None: nowhere.
+        directory: where its file is written when the communicator ends; None: no file.
     """
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
         self._collectives: collections.deque[Progress] = collections.deque(maxlen=KEPT)
         self._notes: collections.deque[Note] = collections.deque(maxlen=NOTES_KEPT)
-        #: Each link's reducer. Links keep their numbers, and their reducers.
+        #: Each link's reducer. Links keep their numbers and their reducers.
         self.addresses: dict[int, str] = {}
         self._identity = "?", 0, 0
         self.totals = Totals()
-        #: What a step of DDP waited for collectives, as DDP has measured it; None without a module.
+        #: How long a step of DDP waited for collectives, as measured by DDP; None without a module.
         self.exposed: Callable[[], float | None] | None = None
         if directory is not None:
             self.keep_many()
 
     def describe(self, job: str, rank: int, world_size: int) -> None:
-        """Set whose record this is, once the ranks have met."""
+        """Set the owner of this record, once the ranks have met."""
         self._identity = job, rank, world_size
 
     def keep_many(self) -> None:
-        """From now on keep more, for a trace."""
+        """Keep more from now on, for a trace."""
         self._collectives = collections.deque(self._collectives, maxlen=KEPT_IN_TRACE)
 
     def begin(self, seq: int, collective: Collective) -> Progress:
-        """Return the progress of a collective that is issued now. User's thread."""
+        """Return the progress of a collective issued now. For the user's thread."""
         progress = Progress(seq, collective, self.totals)
         self.totals.begin(progress.issued)
         self._collectives.append(progress)
         return progress
 
     def on_open(self, link: int, address: str) -> None:
-        """Record which reducer a link leads to. Loop thread."""
+        """Record which reducer a link leads to. For the loop thread."""
         self.addresses[link] = address
 
     def latest(self, count: int, since: float = 0.0) -> tuple[Span, ...]:
-        """Return the latest collectives that were issued at a time or later, at most `count`. Any thread."""
+        """Return the latest collectives issued since a given time, at most `count`. For any thread."""
         latest = list(self._collectives)[-count:]
         return tuple(one.span(self.addresses) for one in latest if one.issued >= since)
 
     def note(self, text: str) -> None:
-        """Keep a line of the log. Loop thread."""
+        """Keep a line of the log. For the loop thread."""
         self._notes.append(Note(time.monotonic(), text))
 
     def record(self, error: str = "", since: float = 0.0) -> Record:
-        """Return what was recorded.
+        """Return the recorded data.
 
         Args:
-            error: what ended the communicator.
-            since: of collectives that were issued at this time of the monotonic clock or later.
+            error: the error that ended the communicator.
+            since: restricts it to collectives issued since this time of the monotonic clock.
         """
         job, rank, world_size = self._identity
         spans = tuple(one.span(self.addresses) for one in list(self._collectives) if one.issued >= since)
@@ -161,7 +161,7 @@ class Recorder:
         return Record(job, rank, world_size, socket.gethostname(), loopback_id(), offset, error, spans, notes)
 
     def save(self, error: Exception | None = None) -> None:
-        """Write the file of the setting `trace`, if there is one; a failure to write it is only logged."""
+        """Write the file of the setting `trace`, if it is set. A failure to write it is only logged."""
         if self._directory is None:
             return
         try:
@@ -175,7 +175,7 @@ class Recorder:
 
 
 def write(record: Record, directory: str | os.PathLike[str]) -> Path:
-    """Write a record into a directory, which is made if it is not there, and return the new file's path.
+    """Write a record into a directory, creating it if needed, and return the new file's path.
 
     Raises:
         OSError: it cannot be written.

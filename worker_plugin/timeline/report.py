@@ -1,4 +1,4 @@
-"""The line that rank 0 says once in a while: how the collectives are, and the one thing to look at first."""
+"""Rank 0's regular report line: how the collectives are doing, and the one thing to look at first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reduction.timeline.stragglers import Straggler
 
 from worker_plugin.timeline.stats import Shares
 
-#: If less than this share of the time could be saved, there is nothing to look at.
+#: If less than this fraction of the time could be saved, there is nothing to look at.
 WORTH_IT = 0.05
 
 
@@ -17,16 +17,16 @@ class Report:
     """What happened in one interval."""
 
     job: str
-    #: How long it was.
+    #: The length of the interval.
     seconds: float
     steps: int
     collectives: int
     shares: Shares
-    #: Exposed time of the latest step that DDP has measured, None if it has not.
+    #: Exposed time of the latest step that DDP has measured, or None if there is none.
     exposed_s: float | None
-    #: The rank that was waited for in this interval, by what the reducers say.
+    #: The rank that was waited for in this interval, according to the reducers.
     straggler: Straggler | None
-    #: Whether all streams go through shared memory, so that there is no network in between.
+    #: Whether all streams go through shared memory, so that no network is involved.
     is_shared: bool
 
     def line(self) -> str:
@@ -45,7 +45,7 @@ class Report:
         }
         look_at, cause = self.cause()
         fields = [
-            # Names of jobs may have spaces and quotes.
+            # Job names may contain spaces and quotes.
             f"job={self.job.replace(' ', '_')}",
             f"seconds={self.seconds:.1f}",
             f"steps={self.steps}",
@@ -72,7 +72,7 @@ class Report:
             way: shares.transfer,
         }
         if self.straggler is not None:
-            # A rank that is always late looks like a slow network to one that waits for it.
+            # To a rank that waits for it, a rank that is always late looks like a slow network.
             waited = min(parts.transfer, self.straggler.share * self.straggler.wait_s * parts.collectives)
             lost["ranks"], lost[way] = max(lost["ranks"], waited), max(0.0, lost[way] - waited)
         word = max(lost, key=lambda name: lost[name])

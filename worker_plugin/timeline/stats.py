@@ -1,4 +1,4 @@
-"""The numbers of `ReductionState.stats`, from a communicator's totals and its latest collectives."""
+"""The numbers of `ReductionState.stats`, computed from a communicator's totals and its latest collectives."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from reduction.timeline.record import Span
 from worker_plugin.timeline.recorder import Recorder
 from worker_plugin.timeline.totals import Totals
 
-#: Most collectives, the latest ones, that times and rates are about.
+#: Maximum number of latest collectives that times and rates are based on.
 LATEST = 128
-#: They are computed again only as often as this takes so much of the time, which is every second or so: a
-#: script may ask after each step. All ranks wait for each that computes.
+#: Upper limit on the fraction of time spent recomputing them, which amounts to about once a second. A script may ask
+#: after each step, and all ranks wait for any rank that computes.
 COST_MAX = 0.002
 
 
@@ -32,16 +32,16 @@ class Shares:
     """Where the time of some collectives went. Times are seconds of all rounds together (timeline/parts.py)."""
 
     parts: Parts
-    #: How long the bytes take at the link's rate, or at the best rate that was seen.
+    #: How long the bytes take at the link's rate, or at the best rate seen.
     ideal: float
-    #: The shortest time from a first push to its first result, 0 before there is one.
+    #: The shortest time from a first push to its first result; 0 before there is one.
     answer: float
-    #: The rate that the ideal is of, in bytes of contributions per second; 0 before there is one.
+    #: The rate of the ideal, in bytes of contributions per second; 0 before there is one.
     rate: float
 
     @property
     def ranks(self) -> float:
-        """Seconds for which ranks are known to have been waited for."""
+        """Seconds known to have been spent waiting for ranks."""
         return sum(self.parts.ranks.values())
 
     @property
@@ -56,7 +56,7 @@ class Shares:
 
     @property
     def efficiency(self) -> float:
-        """What share of the time is the ideal; 0 before there is any."""
+        """The ideal as a fraction of the time; 0 before there is any."""
         return self.ideal / self.parts.measured if self.parts.measured > 0 else 0.0
 
 
@@ -64,10 +64,10 @@ def shares(spans: Sequence[Span], totals: Totals, link_mbit: int, seen: float = 
     """Return where the time of these collectives went.
 
     Args:
-        spans: of one rank. The first of all waits for the start, so it does not count.
-        totals: tell how many bytes are sent per byte of a contribution.
-        link_mbit: the rate of this host's link; 0: not known.
-        seen: the best rate that rounds before these had. In these, a rank may be late every time.
+        spans: of one rank. The first of all includes waiting for the start, so it does not count.
+        totals: give the number of bytes sent per byte of a contribution.
+        link_mbit: the rate of this host's link; 0: unknown.
+        seen: the best rate of earlier rounds. In the present ones, a rank may be late every time.
     """
     spans = [span for span in spans if span.seq]
     begun = begun_by_own_clock(spans)
@@ -83,7 +83,7 @@ def shares(spans: Sequence[Span], totals: Totals, link_mbit: int, seen: float = 
 
 
 class Numbers:
-    """The numbers of one state. Any thread."""
+    """The numbers of one state. For any thread."""
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None

@@ -1,4 +1,4 @@
-"""What a communicator has done since it began, in numbers."""
+"""A communicator's activity since it began, in numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-#: What the loop's thread counts.
+#: Counters of the loop's thread.
 _OF_LOOP = (
     "bytes_pushed",
     "bytes_pulled",
@@ -23,29 +23,29 @@ _OF_LOOP = (
 class Totals:
     """Counters of one communicator. Any thread may read them.
 
-    The loop's thread counts bytes. Collectives begin on the users' threads and end on those that
-    copy, so these two take a lock.
+    The loop's thread counts bytes. Collectives begin on the users' threads and end on the copying threads, so these two
+    take a lock.
     """
 
     #: Collectives whose result is in the tensor.
     collectives: int = 0
-    #: Backward passes of DDP whose last bucket was issued.
+    #: DDP backward passes whose last bucket was issued.
     steps: int = 0
     #: Payload bytes sent and received.
     bytes_pushed: int = 0
     bytes_pulled: int = 0
-    #: Bytes of contributions, as the layout counts them, that were pushed, and pushed once more
-    #: because the set of reducers had changed.
+    #: Bytes of contributions, as counted by the layout, that were pushed, and that were pushed again because the set of
+    #: reducers had changed.
     bytes_contributed: int = 0
     bytes_repushed: int = 0
-    #: Number of the present generation of the set of reducers, and how often it got other members.
+    #: Number of the present generation of the set of reducers, and how often its members changed.
     epochs: int = 0
     resharded: int = 0
     #: Reducer processes in that set.
     reducers: int = 0
-    #: Packets that TCP has sent again, as far as the kernel tells.
+    #: Segments that TCP has retransmitted, as far as the kernel reports.
     retransmits: int = 0
-    #: Seconds in which at least one collective was on its way, up to the latest moment without any.
+    #: Seconds in which at least one collective was in flight, up to the latest moment without any.
     busy_s: float = 0.0
     in_flight: int = 0
     _since: float = 0.0
@@ -59,7 +59,7 @@ class Totals:
             self.in_flight += 1
 
     def end(self, now: float) -> None:
-        """Record that the result of one is in the tensor."""
+        """Record that a collective's result is in the tensor."""
         with self._lock:
             self.collectives += 1
             if self.in_flight == 1:
@@ -67,7 +67,7 @@ class Totals:
             self.in_flight = max(0, self.in_flight - 1)
 
     def stop(self) -> None:
-        """Record that those on their way have failed."""
+        """Record that the collectives in flight have failed."""
         with self._lock:
             if self.in_flight:
                 self.busy_s += time.monotonic() - self._since
@@ -78,12 +78,12 @@ class Totals:
         return [getattr(self, name) for name in _OF_LOOP]
 
     def take(self, counts: list[int]) -> None:
-        """Have what `counts` of another process has returned."""
+        """Set the counters to the result of another process's `counts`."""
         for name, count in zip(_OF_LOOP, counts, strict=True):
             setattr(self, name, count)
 
     @property
     def comm_s(self) -> float:
-        """Seconds in which at least one collective was on its way."""
+        """Seconds in which at least one collective was in flight."""
         with self._lock:
             return self.busy_s + (time.monotonic() - self._since if self.in_flight else 0.0)

@@ -2,14 +2,14 @@
 
     import reduction_server.horovod as hvd
 
-All-reduces of dense tensors go through the reducers, and so do a DistributedOptimizer's gradients;
-everything else goes over Gloo, or NCCL for tensors on GPUs. The names and arguments are those of
-horovod.torch 0.28, whose own tests judge this module: see docs/integrations.md for what is not here.
+All-reduces of dense tensors go through the reducers, and so do a DistributedOptimizer's gradients.
+Everything else goes over Gloo, or NCCL for tensors on GPUs. The names and arguments are those of
+horovod.torch 0.28, whose own tests this module is checked with; see docs/integrations.md for what is missing.
 
     negotiation.py   collectives by name: ranks may issue them in any order
-    handles.py       what collectives have in common
-    world.py         init, ranks, process sets, and how these add
-    collectives.py   all-reduces, through the reducers, and others of tensors
+    handles.py       the common parts of collectives
+    world.py         init, ranks, process sets, and their sums
+    collectives.py   all-reduces, through the reducers, and other collectives of tensors
     functions.py     broadcast of parameters, optimizers and objects, and more
     optimizer.py     DistributedOptimizer
 """

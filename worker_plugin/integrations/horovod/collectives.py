@@ -1,4 +1,4 @@
-"""Collectives of tensors: all-reduces go through the reducers, what adds nothing goes over Gloo or NCCL."""
+"""Collectives of tensors: all-reduces go through the reducers, those without a reduction over Gloo or NCCL."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Combine a tensor with those of all ranks, in place; return a handle at once.
+    """Combine a tensor with those of all ranks, in place; return a handle immediately.
 
-    After an error its content is undefined.
+    After an error the tensor's content is undefined.
 
     Raises:
-        ValueError: it is sparse, or `op` and the older `average` are both given.
+        ValueError: the tensor is sparse, or `op` and the older `average` are both given.
     """
     if tensor.is_sparse:
         raise ValueError(
@@ -72,7 +72,7 @@ def _reduce(
     work = dense(view)
 
     def finish(_: object) -> None:
-        view.copy_(work)  # where both are one, this only tells autograd of the change
+        view.copy_(work)  # if both are the same, this only tells autograd of the change
 
     same = said_of(tensor, shape=list(tensor.shape), op=op.name.lower()) | {"scales": list(scales)}
     return process_set.negotiation.issue(
@@ -123,7 +123,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Do `reducescatter`; return a handle at once.
+    """Do `reducescatter`; return a handle immediately.
 
     Raises:
         ValueError: the operation is not Average or Sum, or the tensor has no dimensions.
@@ -132,7 +132,7 @@ def reducescatter_async(
         raise ValueError(f"reducescatter cannot do {op}: only Average and Sum")
     if not tensor.dim():
         raise ValueError("a tensor without dimensions cannot be scattered")
-    # The first ranks have one row more each where rows are left over.
+    # If rows are left over, the first ranks get one more row each.
     each, more = divmod(len(tensor), process_set.size())
     begin = process_set.rank() * each + min(process_set.rank(), more)
     end = begin + each + (process_set.rank() < more)
@@ -149,7 +149,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Return this rank's rows of the combined tensor. It is an all-reduce of which the other rows are dropped."""
+    """Return this rank's rows of the combined tensor. This is an all-reduce whose other rows are dropped."""
     smaller, context = compression.compress(tensor)
     handle = reducescatter_async(smaller, name, op, process_set, prescale_factor, postscale_factor)
     factor = prescale_factor * postscale_factor * (process_set.size() if op is Sum else 1)  # as in Horovod
@@ -164,7 +164,7 @@ grouped_reducescatter_async = grouped(reducescatter_async, tuple)
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Join the tensors of all ranks along the first dimension, which may differ; return a handle at once.
+    """Join the tensors of all ranks along the first dimension, which may differ; return a handle immediately.
 
     Raises:
         ValueError: the tensor has no dimensions.
@@ -206,7 +206,7 @@ grouped_allgather_async = grouped(allgather_async, tuple)
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Overwrite a tensor by rank root_rank's; return a handle at once.
+    """Overwrite a tensor with rank root_rank's; return a handle immediately.
 
     Raises:
         ValueError: that rank is not in the process set.
@@ -219,7 +219,7 @@ def broadcast_async_(
     def run(_: object) -> None:
         work = dense(view)
         dist.broadcast(_bytes_of(work), root_rank, process_set.negotiation.group)
-        view.copy_(work)  # where both are one, this only tells autograd of the change
+        view.copy_(work)  # if both are the same, this only tells autograd of the change
 
     same = said_of(tensor, shape=list(tensor.shape), root_rank=root_rank)
     return issue("broadcast", name, run, lambda _: tensor, **same)
@@ -248,7 +248,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Send a part of a tensor to each rank; return a handle at once, of the parts received and their lengths.
+    """Send a part of a tensor to each rank; return a handle immediately, for the parts received and their lengths.
 
     Raises:
         ValueError: the parts do not make up the tensor.
@@ -303,5 +303,5 @@ def alltoall(
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor's memory as bytes, because Gloo does not know all dtypes."""
+    """Return a contiguous tensor's memory as bytes, because Gloo does not support all dtypes."""
     return flat_of(tensor).view(torch.uint8)

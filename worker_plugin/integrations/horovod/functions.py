@@ -16,15 +16,16 @@ from worker_plugin.integrations.horovod.world import ProcessSet, global_process_
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite tensors by those of rank root_rank.
+    """Overwrite tensors with those of rank root_rank.
 
     Args:
-        params: a state_dict, or parameters, or pairs of names and parameters. What is not a tensor is left alone.
-        root_rank: whose tensors count.
+        params: a state_dict, or parameters, or pairs of names and parameters. Values that are not tensors are left
+            alone.
+        root_rank: the rank whose tensors are used.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: they are nothing of that kind.
+        ValueError: `params` is none of these.
     """
     if isinstance(params, Mapping):
         pairs: list[tuple[str | None, Any]] = sorted(params.items())
@@ -44,7 +45,7 @@ def broadcast_parameters(
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return rank root_rank's object, pickled on the way by torch.distributed; ranks trust each other."""
+    """Return rank root_rank's object, pickled for transfer by torch.distributed. Ranks trust each other."""
     objects = [obj]
 
     def run(_: object) -> None:
@@ -57,7 +58,7 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Return the objects of all ranks, pickled on the way by torch.distributed; ranks trust each other."""
+    """Return the objects of all ranks, pickled for transfer by torch.distributed. Ranks trust each other."""
     objects: list[Any] = [None] * process_set.size()
 
     def run(_: object) -> None:
@@ -73,16 +74,16 @@ def broadcast_optimizer_state(
     model: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite an optimizer's state and settings by those of rank root_rank.
+    """Overwrite an optimizer's state and settings with those of rank root_rank.
 
     Args:
         optimizer: its state may be empty on some ranks.
-        root_rank: whose state counts.
-        model: not needed; it is here because Horovod has it.
+        root_rank: the rank whose state is used.
+        model: ignored; present because Horovod has it.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: it is LBFGS, as in Horovod.
+        ValueError: the optimizer is LBFGS, as in Horovod.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
@@ -97,9 +98,9 @@ def sparse_allreduce_async(
     op: Operation | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
-    """Add up the sparse tensors of all ranks; return at once, with a function that waits for the result.
+    """Add up the sparse tensors of all ranks; return immediately, with a function that waits for the result.
 
-    Indices and values of all ranks are gathered, as in Horovod: no byte of it goes through reducers.
+    Indices and values of all ranks are gathered, as in Horovod. None of it goes through reducers.
     """
     tensor = tensor.coalesce() if tensor.is_sparse else tensor.to_sparse()
     names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
@@ -114,14 +115,14 @@ def sparse_allreduce_async(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when all ranks have called it."""
+    """Return once all ranks have called it."""
     process_set.negotiation.issue("barrier", None).wait()
 
 
 def join(device: int = -1) -> int:
-    """Call it when this rank's data is used up: it gives zeros to what the others all-reduce, until all have joined.
+    """Call this when this rank's data is used up. It adds zeros to the others' all-reduces until all have joined.
 
     Returns:
-        The rank that was the last to join.
+        The last rank to join.
     """
     return int(global_process_set.negotiation.issue("join", "all").wait())

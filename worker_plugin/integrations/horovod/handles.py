@@ -1,4 +1,4 @@
-"""What collectives have in common: compression, handles, groups, gradients."""
+"""Common parts of collectives: compression, handles, groups, gradients."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Average, Sum, Min, Max, Product = Operation
 
 
 class Compressor:
-    """Has floating-point numbers travel as others.
+    """Sends floating-point numbers as another type.
 
     Args:
-        dtype: which; None: as they are.
+        dtype: that type; None: unchanged.
     """
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Return the tensor that travels, and what `decompress` needs."""
+        """Return the tensor to send, and what `decompress` needs."""
         return (
             tensor.to(self._dtype or tensor.dtype) if tensor.is_floating_point() else tensor
         ), tensor.dtype
@@ -58,7 +58,7 @@ class Compression:
 
 
 def poll(handle: Handle | tuple[Handle, ...]) -> bool:
-    """Whether a collective, or a group of them, is done, so that `synchronize` returns at once."""
+    """Return whether a collective, or a group of them, is done, so that `synchronize` returns immediately."""
     return all(map(poll, handle)) if isinstance(handle, tuple) else handle.done.is_set()
 
 
@@ -72,7 +72,7 @@ def synchronize(handle: Handle | tuple[Handle, ...]) -> Any:
 
 
 def grouped(each: Callable[..., Any], result: Callable[[list[Any]], Any] = list) -> Callable[..., Any]:
-    """Return what does for several tensors, on one kind of device, what `each` does for one.
+    """Return a function that does for several tensors, on one kind of device, what `each` does for one.
 
     It has the parameters of `each`, with `tensors` in place of `tensor`.
     """
@@ -96,7 +96,7 @@ def grouped(each: Callable[..., Any], result: Callable[[list[Any]], Any] = list)
 
 
 def on_a_copy(in_place: Callable[..., Handle]) -> Callable[..., Handle]:
-    """Return the collective whose result is a new tensor, out of the one that overwrites its tensor."""
+    """Return the collective whose result is a new tensor, given the one that overwrites its tensor."""
 
     @functools.wraps(in_place)
     def issue(tensor: Tensor, *arguments: Any, **named: Any) -> Handle:
@@ -107,7 +107,7 @@ def on_a_copy(in_place: Callable[..., Handle]) -> Callable[..., Handle]:
 
 
 def waited_for(issue: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the collective that returns its result, out of the one that returns a handle."""
+    """Return the collective that returns its result, given the one that returns a handle."""
 
     @functools.wraps(issue)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -123,7 +123,7 @@ def _named(function: Callable[..., Any], name: str, text: str) -> Callable[..., 
 
 
 def differentiable(tensor: Tensor, handle: Handle, back: Callable[[Tensor], Tensor]) -> Any:
-    """Return the result of a collective of a tensor; `back` makes the tensor's gradient of the result's."""
+    """Return the result of a collective of a tensor; `back` computes the tensor's gradient from the result's."""
     return _Differentiable.apply(tensor, handle, back)  # type: ignore[no-untyped-call]
 
 
@@ -139,16 +139,16 @@ class _Differentiable(torch.autograd.Function):
 
 
 def said_of(tensor: Tensor, **more: Any) -> dict[str, Any]:
-    """Return what all ranks must say alike of a tensor."""
+    """Return the properties of a tensor that must be the same on all ranks."""
     return {"dtype": str(tensor.dtype).removeprefix("torch."), **more, "device": tensor.device.type}
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """Return a copy, to which any thread may write."""
+    """Return a copy that any thread may write to."""
     with torch.inference_mode(False):
         return tensor.detach().clone()
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor whose memory has the elements in order: this one if it is so."""
+    """Return a tensor whose memory has the elements in order, which is this one if it already has."""
     return tensor.resolve_conj().resolve_neg().contiguous()

@@ -1,13 +1,11 @@
-"""Collectives by name: a collective happens when all ranks have issued it, in whatever order each of them did.
+"""Collectives by name: a collective happens once all ranks have issued it, in whatever order each of them did.
 
-Horovod promises that, and our reducers match collectives by their order. So a thread of each rank
-tells the others what is pending (one small all-gather over Gloo), and what is pending on all ranks
-happens in rank 0's order. Ranks that issue different things under one name all get an error that
-says what, and nothing else is lost. A rank without anything pending says nothing, and the others
-wait for it. Price: one such round for every collective that is waited for.
+Horovod promises this, but our reducers match collectives by their order. So a thread of each rank tells the others what
+is pending (one small all-gather over Gloo), and what is pending on all ranks happens in rank 0's order. Ranks that
+issue different things under one name all get an error that says what, and nothing else is lost. A rank with nothing
+pending sends nothing, and the others wait for it. The price is one such round for every collective that is waited for.
 
-A rank that has joined (`hvd.join`) goes on answering: it gives zeros to all-reduces, until all ranks
-have joined.
+A rank that has joined (`hvd.join`) keeps answering: it contributes zeros to all-reduces until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ from torch.distributed.distributed_c10d import ProcessGroup
 
 from worker_plugin.process.at_exit import ClosedAtExit
 
-#: How long to wait before asking again, where ranks have different things pending, in seconds.
+#: Pause between rounds while ranks have different things pending, in seconds.
 AGAIN_S = 0.001
 #: How long a round may take when this rank leaves, in seconds.
 CLOSE_S = 1.0
-#: How often to look whether a round is over, in seconds.
+#: How often to poll whether a round has ended, in seconds.
 LOOK_S = 0.0002
-#: Bytes of the all-gather that usually suffices; a longer text needs a second one.
+#: Bytes of the all-gather that usually suffice; a longer text needs a second one.
 ROUND_BYTES = 2048
-#: The name under which a rank is pending that has joined.
+#: The name under which a joined rank is pending.
 _JOIN = "join.all"
-#: Kinds of collectives in which ranks that have joined can take part.
+#: Kinds of collectives in which joined ranks can take part.
 _FOR_JOINED = ("allreduce", "barrier", "optimizer")
 
 
@@ -50,20 +48,20 @@ class Handle:
     """A collective that this rank has issued."""
 
     name: str
-    #: What all ranks must say alike; JSON.
+    #: What must be the same on all ranks; JSON.
     same: dict[str, Any]
-    #: What this rank says for itself; JSON.
+    #: This rank's own part; JSON.
     own: Any
-    #: Makes it happen, on the negotiation's thread; gets what each rank said for itself.
+    #: Performs it, on the negotiation's thread; gets each rank's own part.
     run: Callable[[list[Any]], object]
-    #: Makes the result of what `run` returned, or of the value of torch's future that it returned.
+    #: Converts the return value of `run`, or the value of the torch future that it returned, into the result.
     unpack: Callable[[Any], Any]
     outcome: Any = None
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
     def finish(self, outcome: Any = None, error: Exception | None = None) -> None:
-        """Let those go on who wait for it, once a future is done."""
+        """Wake up the waiting threads, once a future is done."""
         self.outcome, self.error = outcome, error
         if isinstance(outcome, torch._C.Future):
             outcome.add_done_callback(lambda _: self.done.set())
@@ -80,7 +78,7 @@ class Handle:
         try:
             if self.error is not None:
                 raise self.error.with_traceback(None)
-            # A future's `wait` also lets the current stream of a GPU wait.
+            # A future's `wait` also makes the current stream of a GPU wait.
             is_future = isinstance(self.outcome, torch._C.Future)
             return self.unpack(self.outcome.wait() if is_future else self.outcome)
         except (HorovodInternalError, ValueError):
@@ -90,26 +88,26 @@ class Handle:
 
 
 class Negotiation:
-    """The thread that makes one process set's collectives happen.
+    """The thread that performs one process set's collectives.
 
     Args:
-        group: for what is done on this thread only.
-        stand_in: does a joined rank's part in a collective, by what the others say of it.
+        group: for use on this thread only.
+        stand_in: performs a joined rank's part in a collective, from the others' description of it.
     """
 
     def __init__(self, group: ProcessGroup, stand_in: Callable[[dict[str, Any]], object]) -> None:
         self.group = group
         self._size = dist.get_world_size(group)
         self._stand_in = stand_in
-        #: Guards `_counts`, `_pending` and `_is_over`, and tells the thread of them.
+        #: Guards `_counts`, `_pending` and `_is_over`, and notifies the thread of changes.
         self._changed = threading.Condition()
-        #: How many collectives without a name were issued, by kind.
+        #: Number of collectives issued without a name, by kind.
         self._counts: dict[str, int] = collections.defaultdict(int)
         self._pending: dict[str, Handle] = {}
         self._is_over = False
-        #: Ranks that have joined, as all ranks know it, in the order in which they did.
+        #: Ranks that have joined, as known to all ranks, in the order in which they did.
         self._joined: list[int] = []
-        #: When to give up the round that is under way, on the clock of `time.monotonic`.
+        #: When to give up the present round, on the clock of `time.monotonic`.
         self._leave_at = math.inf
         self._thread = threading.Thread(target=self._run, name="reduction-horovod", daemon=True)
         self._thread.start()
@@ -124,11 +122,11 @@ class Negotiation:
         own: Any = None,
         **same: Any,
     ) -> Handle:
-        """Issue a collective, and return at once. One without a name gets one by the order of issue.
+        """Issue a collective, and return immediately. One without a name gets one by the order of issue.
 
         Raises:
-            ValueError: one of this name is pending.
-            HorovodInternalError: it is over.
+            ValueError: a collective of this name is pending.
+            HorovodInternalError: the negotiation has ended.
         """
         with self._changed:
             if self._is_over:
@@ -146,16 +144,16 @@ class Negotiation:
         return handle
 
     def begin_close(self) -> None:
-        """End the thread, in the background. What is pending fails."""
+        """End the thread in the background. Pending collectives fail."""
         self._leave_at = min(self._leave_at, time.monotonic() + CLOSE_S)
         with self._changed:
             self._is_over = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread, which may be in the middle of a round that another rank does not come to."""
+        """End the thread, which may be in the middle of a round that another rank does not join."""
         self.begin_close()
-        self._thread.join(2 * CLOSE_S)  # a collective that is under way may take longer
+        self._thread.join(2 * CLOSE_S)  # a collective in progress may take longer
 
     def _run(self) -> None:
         error = HorovodInternalError("Horovod has been shut down")
@@ -177,7 +175,7 @@ class Negotiation:
             return not self._is_over
 
     def _round(self) -> bool:
-        """Tell the others what is pending here, and do what is pending everywhere; return whether there was any."""
+        """Tell the others what is pending here, and do what is pending everywhere; return whether anything was."""
         with self._changed:
             mine = {name: [handle.same, handle.own] for name, handle in self._pending.items()}
             counts = dict(self._counts)
@@ -188,7 +186,7 @@ class Negotiation:
         if not active:
             last, self._joined = self._joined[-1], []
             with self._changed:
-                # Some have issued more than others. From here on the same names mean the same again.
+                # Some ranks have issued more than others. From here on the same names mean the same again.
                 for kind in {kind for one in said for kind in one["counts"]}:
                     self._counts[kind] = max(one["counts"].get(kind, 0) for one in said)
                 joining = self._pending.pop(_JOIN)
@@ -204,7 +202,7 @@ class Negotiation:
         return bool(names or new)
 
     def _do(self, name: str, said: dict[int, Any]) -> None:
-        """Make a collective happen, or fail, on all ranks alike; `said` is by rank, without those that have joined."""
+        """Perform a collective on all ranks, or fail it on all of them. `said` is by rank, without joined ranks."""
         with self._changed:
             handle = self._pending.pop(name, None)
         first, (same, _) = next(iter(said.items()))
@@ -233,7 +231,7 @@ class Negotiation:
                 handle.finish(outcome)
 
     def _exchange(self, mine: dict[str, Any]) -> list[Any]:
-        """Return what each rank says. A long text is announced by its length."""
+        """Return each rank's text. A long text is announced by its length."""
         text = json.dumps(mine)
         said = self._gathered(text if len(text) <= ROUND_BYTES else str(len(text)), ROUND_BYTES)
         longest = max((one for one in said if isinstance(one, int)), default=0)
@@ -245,7 +243,7 @@ class Negotiation:
         work = dist.all_gather(parts, mine, group=self.group, async_op=True)
         assert work is not None
         # Not in C++, where the thread could not be stopped, and would end the process with abort() if the interpreter
-        # ended meanwhile.
+        # ended in the meantime.
         while not work.is_completed():
             if time.monotonic() > self._leave_at:
                 raise HorovodInternalError("Horovod has been shut down")

@@ -1,11 +1,10 @@
 """`DistributedOptimizer`: all-reduces gradients while the backward pass computes the others.
 
-Ranks may get their gradients in different orders, and some not at all, but all ranks must issue the
-same sums in the same order. So gradients lie in buckets, whose order is that of the parameters from
-the last to the first, and a bucket is issued when it is complete and those before it are issued.
-`synchronize` issues the rest: a gradient that this rank does not have counts as zero. Buckets go
-straight to the reducers, through a state of the optimizer's own; only a word per step goes through
-the negotiation, for ranks that have joined.
+Ranks may get their gradients in different orders, and lack some altogether, but all ranks must issue the same sums in
+the same order. So gradients are assigned to buckets, ordered from the last parameter to the first. A bucket is issued
+once it is complete and all earlier ones have been issued. `synchronize` issues the rest; a gradient that this rank
+does not have counts as zero. Buckets go straight to the reducers, through the optimizer's own state. Only one short
+message per step goes through the negotiation, for ranks that have joined.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from worker_plugin.integrations.horovod.world import ProcessSet, global_process_
 from worker_plugin.state import ReductionState
 from worker_plugin.tensors.futures import Future, failed
 
-#: Bytes of a bucket; HOROVOD_FUSION_THRESHOLD sets another. Horovod fuses what happens to be ready, and so its own
-#: default of 128 MiB is an upper bound. Here a bucket waits until it is full.
+#: Bytes of a bucket, unless HOROVOD_FUSION_THRESHOLD sets another size. Horovod fuses whatever happens to be ready, so
+#: its own default of 128 MiB is an upper bound. Here a bucket waits until it is full.
 FUSION_BYTES = 32 << 20
 
 
@@ -53,20 +52,19 @@ def DistributedOptimizer(
     """Return an optimizer of the same class, whose `step` first combines the gradients of all ranks.
 
     Args:
-        optimizer: what steps.
+        optimizer: the optimizer that performs the steps.
         named_parameters: of all its parameters, with names that all ranks share; None: by their order.
         compression: of the gradients; `Compression.none` or `Compression.fp16`.
-        backward_passes_per_step: how many backward passes add up before gradients are combined.
+        backward_passes_per_step: number of backward passes that add up before gradients are combined.
         op: Average or Sum.
-        gradient_predivide_factor: gradients are divided by it before they are added, and the mean is
-            multiplied by it.
-        num_groups: as `groups`; it is here because Horovod has it.
-        groups: without effect: gradients are grouped anyway, into buckets of HOROVOD_FUSION_THRESHOLD bytes.
+        gradient_predivide_factor: gradients are divided by it before they are added, and the mean is multiplied by it.
+        num_groups: ignored, like `groups`; present because Horovod has it.
+        groups: ignored, because gradients are always grouped into buckets of HOROVOD_FUSION_THRESHOLD bytes.
         sparse_as_dense: whether sparse gradients may become dense.
         process_set: the ranks that combine their gradients; the others step alone.
 
     Raises:
-        ValueError: names are missing or there twice, or a number is out of range.
+        ValueError: names are missing or duplicated, or a number is out of range.
     """
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
@@ -120,7 +118,7 @@ def _named(
 
 
 class _Distributed(torch.optim.Optimizer):
-    """The first base class of those that DistributedOptimizer makes; the second one is the user's optimizer's."""
+    """First base class of the optimizers that DistributedOptimizer creates; the second is the user's class."""
 
     process_set: ProcessSet
     backward_passes_per_step: int
@@ -133,11 +131,11 @@ class _Distributed(torch.optim.Optimizer):
     _should_synchronize = True
     #: None where there is nothing to combine.
     _reduction_state: ReductionState | None = None
-    #: Whether a gradient of this step was computed.
+    #: Whether a gradient of this step has been computed.
     _has_begun = False
 
     def _begin(self) -> None:
-        """Combine gradients from now on; all ranks make their optimizers in the same order."""
+        """Combine gradients from now on. All ranks create their optimizers in the same order."""
         self._number = self.process_set.add_optimizer(self)
         self._reduction_state = self.process_set.new_state(f"optimizer-{self._number}")
         self._steps = 0
@@ -146,7 +144,7 @@ class _Distributed(torch.optim.Optimizer):
         self._reset()
 
     def _reset(self) -> None:
-        """Begin a step: put the parameters that are trained into buckets."""
+        """Begin a step: assign the parameters being trained to buckets."""
         limit = int(os.environ.get("HOROVOD_FUSION_THRESHOLD") or FUSION_BYTES)
         self._buckets: list[list[Tensor]] = []
         last, nbytes = None, 0
@@ -159,14 +157,14 @@ class _Distributed(torch.optim.Optimizer):
                 nbytes = 0
             self._buckets[-1].append(parameter)
             last, nbytes = kind, nbytes + parameter.nbytes
-        #: How many more gradients each parameter gets before its bucket can be issued.
+        #: Number of further gradients for each parameter before its bucket can be issued.
         self._left = dict.fromkeys(itertools.chain(*self._buckets), self.backward_passes_per_step)
-        #: Of the buckets that were issued, so of the first ones.
+        #: Futures of the issued buckets, which are always the first ones.
         self._futures: list[Future] = []
         self._has_begun = False
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        """Issue what is complete, in a backward pass."""
+        """Issue complete buckets, during a backward pass."""
         if not self._has_begun:
             self._reset()  # other parameters may be trained in this step than in the last one
             self._has_begun = True
@@ -179,7 +177,7 @@ class _Distributed(torch.optim.Optimizer):
             )
         self._left[parameter] -= 1
         for bucket in self._buckets[len(self._futures) :]:
-            # The last one usually is the last to come.
+            # The bucket's last parameter is usually the last to get its gradient.
             if any(self._left[one] for one in reversed(bucket)):
                 break
             self._issue(bucket)
@@ -210,7 +208,7 @@ class _Distributed(torch.optim.Optimizer):
         return self._reduction_state.all_reduce(self._compression.compress(flat)[0], self._op.value)
 
     def stand_in(self) -> None:
-        """Take part in a step of the others with zeros, after this rank has joined."""
+        """Take part in the others' step with zeros, after this rank has joined."""
         self._reset()
         for bucket in self._buckets:
             self._all_reduce(torch.cat([torch.zeros_like(one).reshape(-1) for one in bucket]))
@@ -255,7 +253,7 @@ class _Distributed(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let `step` not call `synchronize`, because the user has."""
+        """Keep `step` from calling `synchronize`, because the user has done so."""
         self._should_synchronize = False
         try:
             yield
@@ -263,12 +261,12 @@ class _Distributed(torch.optim.Optimizer):
             self._should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change after how many backward passes gradients are combined; between steps."""
+        """Set the number of backward passes after which gradients are combined. Call this between steps."""
         self.backward_passes_per_step = passes
         self._reset()
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        """Combine the gradients, unless `synchronize` has, and step."""
+        """Combine the gradients, unless `synchronize` has already done so, and step."""
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -282,10 +280,10 @@ class _Distributed(torch.optim.Optimizer):
         return super().step(closure)
 
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
-        """Forget the gradients.
+        """Clear the gradients.
 
         Raises:
-            AssertionError: some are on their way.
+            AssertionError: some are in flight.
         """
         if self._has_begun:
             raise AssertionError(
@@ -295,6 +293,6 @@ class _Distributed(torch.optim.Optimizer):
         super().zero_grad(*arguments, **named)
 
     def load_state_dict(self, *arguments: Any, **named: Any) -> None:
-        """Go on from a checkpoint; between steps."""
+        """Continue from a checkpoint. Call this between steps."""
         super().load_state_dict(*arguments, **named)
         self._reset()

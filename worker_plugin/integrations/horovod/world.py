@@ -1,4 +1,4 @@
-"""Ranks and process sets: what `hvd.init` makes, out of torch.distributed."""
+"""Ranks and process sets, which `hvd.init` creates from torch.distributed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker_plugin.state import ReductionState
 from worker_plugin.tensors.futures import Future, seen_first
 from worker_plugin.tensors.supported import is_admitted
 
-#: What other launchers call torchrun's variables.
+#: Other launchers' names for torchrun's variables.
 _VARIABLES = {
     "RANK": ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
     "WORLD_SIZE": ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -31,7 +31,7 @@ _VARIABLES = {
 
 
 class ProcessSet:
-    """Some ranks, which can have collectives of their own.
+    """Some ranks, which can have their own collectives.
 
     Args:
         ranks: by their numbers among all ranks.
@@ -41,7 +41,7 @@ class ProcessSet:
         self.ranks: list[int] | None = None if ranks is None else sorted(ranks)
         self.process_set_id: int | None = None
         self._negotiation: Negotiation | None = None
-        #: Adds what is not an optimizer's; of these each has its own.
+        #: Adds everything except optimizers' gradients; each optimizer has its own state.
         self._reduction_state: ReductionState | None = None
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._numbers = itertools.count()
@@ -51,14 +51,14 @@ class ProcessSet:
         return dist.get_rank() in self._known()
 
     def size(self) -> int:
-        """Return how many they are."""
+        """Return the number of ranks."""
         return len(self._known())
 
     def rank(self) -> int:
         """Return this rank's number among them.
 
         Raises:
-            ValueError: it is none of them.
+            ValueError: it is not one of them.
         """
         return self._known().index(dist.get_rank())
 
@@ -73,7 +73,7 @@ class ProcessSet:
 
     @property
     def negotiation(self) -> Negotiation:
-        """Where collectives are issued.
+        """The object through which collectives are issued.
 
         Raises:
             ValueError: the set is not registered, or this rank is not in it.
@@ -85,7 +85,7 @@ class ProcessSet:
         return self._negotiation
 
     def new_state(self, name: str) -> ReductionState:
-        """Return a state of these ranks, whose collectives are in no order with any other's."""
+        """Return a state of these ranks, whose collectives are not ordered with any other state's."""
         store = group_of(self.negotiation.group).store
         assert store is not None
         job = os.environ.get("REDUCTION_JOB")
@@ -100,9 +100,9 @@ class ProcessSet:
         return number
 
     def reduce(self, tensor: torch.Tensor, op: Operation, prescale: float, postscale: float) -> Future:
-        """Reduce a contiguous tensor in place, on the thread of the negotiation.
+        """Reduce a contiguous tensor in place. Called on the negotiation's thread.
 
-        Through the reducers, or over Gloo or NCCL what they cannot do.
+        Uses the reducers, or Gloo or NCCL for what they cannot do.
         """
         _scale(tensor, prescale)
         torch_op, must_divide = op.value, False
@@ -126,7 +126,7 @@ class ProcessSet:
         return seen_first(future, tensor, finish)
 
     def _stand_in(self, same: dict[str, Any]) -> None:
-        """Take part in a collective of the others after this rank has joined: with zeros in an all-reduce."""
+        """Take part in a collective of the others after this rank has joined, with zeros in an all-reduce."""
         if same["kind"] == "allreduce":
             zeros = torch.zeros(same["shape"], dtype=getattr(torch, same["dtype"]), device=same["device"])
             self.reduce(zeros, Operation[same["op"].upper()], 1.0, 1.0)
@@ -139,7 +139,7 @@ class ProcessSet:
         return self.ranks
 
     def _register(self) -> None:
-        """Make what the set needs. All ranks call it, in the same order."""
+        """Create the set's resources. All ranks call this, in the same order."""
         group = dist.new_group(self._known(), backend=_backend())
         self.process_set_id = next(_world.numbers)
         _world.sets[self.process_set_id] = self
@@ -157,7 +157,7 @@ class ProcessSet:
 
 
 def _scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiply a tensor in place; integers in float64, with the fraction truncated."""
+    """Multiply a tensor in place. Integers are scaled in float64, with the fraction truncated."""
     if factor != 1.0:
         tensor.copy_(tensor * factor if tensor.is_floating_point() else tensor.double() * factor)
 
@@ -167,10 +167,10 @@ def _backend() -> str:
 
 
 class _World:
-    """What `init` has made, and `shutdown` ends."""
+    """The state that `init` creates and `shutdown` ends."""
 
     def __init__(self) -> None:
-        #: The store of torch's launcher, which stays: it cannot be made twice.
+        #: The store of torch's launcher, which is kept because it cannot be created twice.
         self.root: Store | None = None
         self.owns_group = False
         self.lives = itertools.count()
@@ -186,12 +186,12 @@ global_process_set = ProcessSet()
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Meet the other ranks. Idempotent.
 
-    Ranks are those of torch.distributed, or of the launcher: torchrun, or any that sets RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT. Of horovodrun's and mpirun's variables rank and size are understood.
+    Ranks are those of torch.distributed, or of the launcher: torchrun, or any other that sets RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT. Rank and size are also taken from the variables of horovodrun and mpirun.
 
     Args:
         comm: not supported, and must be None.
-        process_sets: more sets of ranks, the same on all ranks; "dynamic" is always allowed.
+        process_sets: further sets of ranks, the same on all ranks; "dynamic" is always allowed.
 
     Raises:
         ConfigError: `comm` was given.
@@ -221,7 +221,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def shutdown() -> None:
-    """Leave. Nothing happens before `init`."""
+    """Leave. Does nothing before `init`."""
     if not is_initialized():
         return
     for process_set in _world.sets.values():
@@ -234,15 +234,15 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called, and `shutdown` was not."""
+    """Return whether `init` was called, and `shutdown` was not."""
     return global_process_set.ranks is not None
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set of ranks; all ranks do it, in the same order.
+    """Register a set of ranks. All ranks call this, in the same order.
 
     Raises:
-        ValueError: the same ranks are registered already, or are no ranks.
+        ValueError: the same ranks are already registered, or are not valid ranks.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -256,11 +256,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a set, on all ranks; return whether it was registered."""
+    """Remove a set, on all ranks; return whether it was registered."""
     number = process_set.process_set_id
     if number is None or process_set is global_process_set:
         return False
-    # When all ranks are here, nobody needs it any more.
+    # Once all ranks are here, it is no longer needed.
     global_process_set.negotiation.issue("barrier", None).wait()
     process_set._end()
     return _world.sets.pop(number, None) is not None
@@ -270,34 +270,34 @@ rank, size = global_process_set.rank, global_process_set.size
 
 
 def local_rank() -> int:
-    """Return this rank's number on its host; without a launcher that says it, its number."""
+    """Return this rank's number on its host, or its rank if the launcher does not report it."""
     global_process_set._known()
     return int(os.environ.get("LOCAL_RANK", rank()))
 
 
 def local_size() -> int:
-    """Return the number of ranks on this host; without a launcher that says it, of all ranks."""
+    """Return the number of ranks on this host, or of all ranks if the launcher does not report it."""
     global_process_set._known()
     return int(os.environ.get("LOCAL_WORLD_SIZE", size()))
 
 
 def cross_rank() -> int:
-    """Return the number of this host, where hosts have equally many ranks."""
+    """Return the number of this host, if all hosts have the same number of ranks."""
     return rank() // local_size()
 
 
 def cross_size() -> int:
-    """Return the number of hosts, where hosts have equally many ranks."""
+    """Return the number of hosts, if all hosts have the same number of ranks."""
     return -(-size() // local_size())
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether Gloo does what reducers do not: always."""
+    """Return whether Gloo does what reducers cannot: always."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Return the version of NCCL that does what reducers do not on GPUs, such as 22907; 0 without GPUs."""
+    """Return the version of NCCL, such as 22907, which does what reducers cannot on GPUs; 0 without GPUs."""
     if not torch.cuda.is_available() or not dist.is_nccl_available():
         return 0
     major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
@@ -305,12 +305,12 @@ def nccl_built(verbose: bool = False) -> int:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether there are GPUs."""
+    """Return whether there are GPUs."""
     return torch.cuda.is_available()
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI, IBM's DDL, oneCCL or ROCm is used: never."""
+    """Return whether MPI, IBM's DDL, oneCCL or ROCm is used: never."""
     return False
 
 

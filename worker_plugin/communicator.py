@@ -40,7 +40,7 @@ class Communicator(Protocol):
 
     @property
     def error(self) -> ReductionError | None:
-        """The error that ended it, apart from `close`."""
+        """The error that ended it, other than a `close`."""
 
     @property
     def job(self) -> str | None:

@@ -69,8 +69,7 @@ class Modules:
         """Return how long the latest step that DDP measured waited for collectives, over all modules, in seconds.
 
         DDP measures the first ten steps and then every 100th, unless `_set_ddp_runtime_logging_sample_rate` says
-        otherwise.
-        Return None if it has measured none, or if this version of torch does not report it. For any thread.
+        otherwise. Return None if it has measured none, or if this version of torch does not report it. For any thread.
 
         DDP answers under a lock that it holds during a backward pass, even while that waits for us. So it is asked on a
         separate thread. If it does not answer soon, return its previous answer.

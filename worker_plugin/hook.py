@@ -20,10 +20,10 @@ def reduction_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Average the bucket over all ranks through the reducers; for `ddp_model.register_comm_hook`.
 
-    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns immediately.
-    It never raises for a bucket, which would leave the DDP object unusable; errors come through
-    the future, as RuntimeError with the error's name and text, and typed as `state.error`.
-    Any failure of it on one rank fails the state on all ranks, so that no rank continues alone.
+    Runs on the backward thread with DDP's mutex held: it queues the bucket and returns immediately. It never raises
+    for a bucket, which would leave the DDP object unusable. Errors arrive through the future, as RuntimeError with
+    the error's name and text, and typed as `state.error`. Any failure in it on one rank fails the state on all
+    ranks, so that no rank continues alone.
 
     Callers of a communication hook, and their arguments (torch 2.13):
 

@@ -57,7 +57,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Keep further data on `link` out of the memory of results, because its epoch is over.
+    """Keep further data on `link` out of the memory of results, because its epoch has ended.
 
     The new epoch brings the same bytes from elsewhere. Data that still arrives here may be damaged, and its checksum
     would not be verified.

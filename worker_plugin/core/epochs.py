@@ -108,9 +108,8 @@ class Epochs:
     def greet(self, link: Link) -> None:
         """Send Hello if the link is a member: in a new epoch, or on a new stream.
 
-        On a new stream the Hello counts only if the epoch has not started there. If it has, pushes on the old stream
-        may be
-        lost, and rank 0, which also sees the loss, creates a new epoch.
+        On a new stream the Hello counts only if the epoch has not started there. If it has, pushes on the old
+        stream may be lost, and rank 0, which also sees the loss, creates a new epoch.
         """
         if self.configuration is None or not link.is_up or not self.is_member(link):
             return

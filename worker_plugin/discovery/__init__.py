@@ -1,4 +1,4 @@
 """How a rank finds its job, the other ranks, the reducers and the nodes, before it opens a stream.
 
-Most of this may block, and so runs on a thread of its own.
+Most of this may block, so it runs on its own thread.
 """

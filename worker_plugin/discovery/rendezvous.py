@@ -123,7 +123,7 @@ class StoreRendezvous:
             choice, plan_fields = json.loads(text)
             chosen, plan = MeetingPoint.from_json(choice, config, self._group), NodePlan(**plan_fields)
         self._job = chosen.job
-        # No other life of the job has used this nonce, and ranks outside this job do not know it.
+        # No other life of the job has used this nonce, and only these ranks know it.
         chosen = dataclasses.replace(chosen, run=nonce)
         chosen = chosen.with_colocated(config, store, f"colocated/{nonce}", rank)
         if plan.size == 1:

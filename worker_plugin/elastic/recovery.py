@@ -1,6 +1,6 @@
 """How the workers of a new generation agree, before they continue, on which results stand.
 
-A result that any worker holds stands, and all workers get its bytes. A collective whose result nobody
+A result that any worker holds stands, and all workers get its bytes. A collective whose result no worker
 holds is reduced again, from the contributions of the remaining workers. All of this uses all-reduces
 of the new generation, so its workers cannot disagree about it:
 

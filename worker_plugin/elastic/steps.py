@@ -65,7 +65,7 @@ class Steps:
         self.ranks: tuple[int, ...] = ()
 
     def agree(self, own: bool) -> bool:
-        """Return `own`: a worker of one process has nobody else to agree with."""
+        """Return `own`: a worker of one process has no other ranks to agree with."""
         return own
 
     def sync(self, training: Training) -> dict[str, Any]:

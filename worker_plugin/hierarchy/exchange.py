@@ -160,7 +160,7 @@ def _describe(header: bytes) -> str:
 
 @contextlib.contextmanager
 def on_stream(submission: Submission) -> Iterator[None]:
-    """Work on a GPU's tensor on this thread's own stream, after the stream that wrote the tensor. Never run so far."""
+    """Work on a GPU's tensor on this thread's own stream, after the stream that wrote the tensor. Not run yet."""
     if submission.ready is None:
         yield
         return

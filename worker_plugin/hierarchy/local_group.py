@@ -1,6 +1,6 @@
 """A process group of the ranks of one node, for one thread: it moves bytes between ranks without adding them.
 
-Tensors on the CPU go through Gloo over loopback, tensors on GPUs through NCCL, which has not been run so far. The
+Tensors on the CPU go through Gloo over loopback, tensors on GPUs through NCCL, which has not been run yet. The
 backends' own reduce-scatter is not used because the order of its additions differs between backends.
 """
 

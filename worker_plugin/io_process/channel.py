@@ -113,7 +113,7 @@ class Channel:
             self.send("bytes", seq, offset, piece=payload[offset : offset + PIECE_BYTES])
 
     def close(self) -> None:
-        """End it, once the kernel's buffered data is sent. Idempotent. For the loop thread."""
+        """End it. Only what the kernel has taken is still sent. Idempotent. For the loop thread."""
         with self._lock:
             if self._is_closed:
                 return

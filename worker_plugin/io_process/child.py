@@ -127,7 +127,7 @@ class IoProcess:
         self._has_failed = False
         #: Whether it has been logged that memory could not be mapped.
         self._is_short = False
-        #: Released collectives of which the rank has yet to be told.
+        #: Released collectives that the rank has not been told about yet.
         self._released: list[int] = []
         self._recorder = _RemoteRecorder(self.channel)
         self._driver = Driver(self, self, self._recorder, self._memory)

@@ -27,7 +27,7 @@ from worker_plugin.state import ReductionState
 from worker_plugin.tensors.futures import Future, fail, make_future
 from worker_plugin.tensors.supported import each_once, is_admitted
 
-#: torch names groups by small numbers or by hashes, of which this many characters suffice.
+#: torch names groups by small numbers or by hashes. This many characters of a hash suffice.
 _NAME_CHARS_MAX = 32
 
 

@@ -106,7 +106,7 @@ class AllReduceWork(Work):
 
         with self._lock:
             futures = self._futures
-        # Only once the last one is done, otherwise the thread would be blocked meanwhile.
+        # Only once the last one is done, otherwise the thread would just block.
         if futures:
             futures[-1].add_done_callback(begin)
         else:

@@ -1,4 +1,4 @@
-"""Ranks' reports on each backward pass: who skipped it, which parameter had the first Inf or NaN, and who was late.
+"""Reports on each backward pass: which ranks skipped it or were late, and where the first Inf or NaN was.
 
 Lateness needs no common clock. All ranks get the last result of a step at nearly the same moment, and from then on each
 rank measures with its own clock until it submits a bucket. Waiting for others lies before that moment, so a slow rank

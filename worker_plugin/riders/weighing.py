@@ -19,8 +19,7 @@ class Weighing:
     """The weight of this rank's gradients in one communicator.
 
     An average of n ranks is (g_1 + ... + g_n) / n. If rank r has s_r samples, and all ranks together have S, its
-    gradient
-    is first multiplied by n * s_r / S. So the average is (s_1 * g_1 + ... + s_n * g_n) / S.
+    gradient is first multiplied by n * s_r / S. So the average is (s_1 * g_1 + ... + s_n * g_n) / S.
     """
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ under way would wait a whole round trip for each.
 Where all lanes are alike they stay in step on their own, and the convoy costs more than it gains: 8 % on
 loopback at n=4 and k=2.
 
-A position in the order of all pushes is a number of bytes: all bytes of earlier collectives, plus the fraction
-of this collective that the lane's own pushed chunks make up. So two lanes are in step if they have completed
-the same fraction of a collective, whatever their shares.
+A position in the order of all pushes is a number of bytes: all bytes of earlier collectives, plus those of this
+one times the fraction of its own chunks that the lane has behind it. So two lanes are in step if they have the same
+fraction of a collective behind them, whatever their shares.
 
 Nothing can block forever. Results go to all ranks, so eventually all ranks agree which lane is the slowest. Each
 of them may push there, so its oldest chunk becomes complete.

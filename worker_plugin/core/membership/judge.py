@@ -261,7 +261,7 @@ def _membership(view: View) -> Verdict | None:
         if len(left) < len(members) or any(address in dialled for _, address in lost):
             return None
         return Reconfigure(with_share(left), "all reducers are there again")
-    # A member whose process is gone never comes back, so it is not waited for.
+    # A member whose process is gone never comes back, so do not wait for it.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
     if may_return and view.now < view.broken_since + GRACE_S:

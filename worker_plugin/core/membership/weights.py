@@ -44,7 +44,7 @@ def said_rate(links: Sequence[Link]) -> float:
         links: to reducers that all ranks have reached; at least one.
 
     Returns:
-        Payload bytes of every collective, per second.
+        Payload bytes per second, of every collective.
     """
     places = [*(link.place for link in links), *(peer.place for peer in links[0].peers.values())]
     if not all(place.link_mbit for place in places):

@@ -32,17 +32,14 @@ from worker_plugin.config import AllSettings, PluginConfig, Settings, build, che
 from worker_plugin.ddp import Modules, modules_of
 from worker_plugin.discovery.rank_group import RankGroup, find_group, group_of
 from worker_plugin.discovery.rendezvous import StoreRendezvous
-from worker_plugin.elastic.making import make_communicator, make_steps
-from worker_plugin.elastic.newcomers.training import Training, describe
+from worker_plugin.elastic.making import make_communicator
 from worker_plugin.elastic.node.meeting import local_ranks
-from worker_plugin.elastic.node.node_steps import NodeSteps
-from worker_plugin.elastic.steps import OnChange, Steps
-from worker_plugin.elastic.used_parameters import UsedParameters, check_alone
+from worker_plugin.elastic.steps import OnChange
+from worker_plugin.elastic.used_parameters import check_alone
 from worker_plugin.hierarchy.rail import Rails
 from worker_plugin.lifetime import Lifetime
 from worker_plugin.process import log_setup
 from worker_plugin.riders.methods import Riders
-from worker_plugin.riders.stopping import is_asked
 from worker_plugin.settings import rows
 from worker_plugin.tensors.encoding import ParameterSlice
 from worker_plugin.tensors.feedback import ErrorFeedback, Origin
@@ -54,8 +51,6 @@ from worker_plugin.timeline.stats import Numbers
 log = logging.getLogger(__name__)
 
 _SHAPE, _BUCKET = 1, 2
-#: What a job that is not elastic can do instead of losing one worker.
-_STOP_TOGETHER = ", or have all ranks stop together with state.should_stop()"
 #: Loss scales that leave room for residuals in float32.
 LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
 #: What torch.profiler calls a collective, as it says gloo:all_reduce.
@@ -128,9 +123,7 @@ class ReductionState(Riders):
         self._modules = Modules()
         self._feedback = ErrorFeedback()
         self._numbers = Numbers()
-        #: For an elastic job: what happens between two steps, and which parameters got gradients.
-        self._steps: Steps | NodeSteps | None = None
-        self._used = UsedParameters()
+        self._reset_elastic()
         self._reset_riders()
 
     # ---- collectives ----
@@ -381,100 +374,6 @@ class ReductionState(Riders):
         error = self.error
         return kept.record("" if error is None else str(error))
 
-    # ---- elastic jobs ----
-
-    def sync(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Begin a step of an elastic job: with all workers that are there, and all of them in one state.
-
-        Every worker calls it before every step, on the thread that trains, when the collectives of the
-        step before are done. Workers that wait to be taken in get model, optimizer and `extra` from one
-        that is in the job, in place, and so do all of a new job from the first one. The model's buffers
-        become those of the first worker at every call. It blocks until all workers have called it.
-
-        Args:
-            model: its state_dict is sent; the module inside of DDP, or the DDP module itself, alike on all
-                workers.
-            optimizer: its state_dict is sent.
-            extra: what else newcomers need: a dictionary of tensors, numbers, strings, lists and dictionaries,
-                such as the step and the position in the data.
-
-        Returns:
-            `extra`, or for a worker that got the state of another one, that one's.
-
-        Raises:
-            ConfigError: the job is not elastic; the model is another one than that of the other workers; a
-                parameter got no gradient.
-            RankTaken: another live process has this rank.
-            WorkersMissing: too few workers came within `join_timeout_s`.
-            ReductionError: whatever else ended the job for this worker.
-        """
-        self._check_elastic("sync")
-        try:
-            self._used.check()
-            training = Training(model, optimizer, extra or {})
-            if self._steps is None:
-                communicator = self._lifetime.open(partial(self._make, describe(model)))
-                self._steps = make_steps(communicator, self.config, self._on_change)
-            return self._steps.sync(training)
-        except ReductionError:
-            raise
-        except Exception as error:
-            raise self.fail(error) from error
-
-    def should_leave(self) -> bool:
-        """Return whether this worker of an elastic job is to leave, because its process got SIGTERM.
-
-        Or its cloud has said that it takes the machine away, with the setting `notices`. Call it once per step, with
-        `local_group` on all ranks of a worker, whose first rank it is then about.
-        SIGTERM is taken over as by `should_stop`, which is the same on all workers.
-
-        Raises:
-            ConfigError: the job is not elastic; the first call is not on the main thread.
-            WorkerLost: another rank of this worker has ended.
-            ReductionError: another rank of this worker has failed, with this error.
-        """
-        self._check_elastic("should_leave", _STOP_TOGETHER)
-        asked = is_asked(self.config.notices)
-        return asked if self._steps is None else self._steps.agree(asked)
-
-    def leave(self) -> None:
-        """Leave an elastic job after a step, for good; what `close` does.
-
-        The others go on without this worker, in their next step and without a grace, and lose nothing. Any other
-        worker may leave as well, half of them at once, or all but one.
-
-        Raises:
-            ConfigError: the job is not elastic.
-        """
-        self._check_elastic("leave", _STOP_TOGETHER)
-        log_setup.announce(log, f"job {self.config.job} rank {self.config.rank}: leaving")
-        self.close()
-
-    def _check_elastic(self, method: str, instead: str = "") -> None:
-        if not self.config.elastic:
-            raise ConfigError(
-                f"state.{method} is for elastic jobs: make the state with elastic=True{instead}"
-            )
-
-    def on_change(self, call: OnChange) -> OnChange:
-        """Have a function called when other workers take part than in the step before; may be a decorator.
-
-        It is called in `sync` on every worker, also on one that has just got the others' state, with the ranks
-        before and after, to scale a learning rate for one.
-        """
-        self._on_change.append(call)
-        return call
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The ranks that take part in the present step of an elastic job; empty before its first `sync`."""
-        return () if self._steps is None else self._steps.ranks
-
     def stats(self) -> dict[str, float]:
         """Return numbers about this rank's collectives: cheap, from any thread, for a logger of the user's.
 
@@ -614,8 +513,8 @@ class ReductionState(Riders):
         self._reset()
         _states.add(self)
 
-    def _connected(self) -> Communicator:
-        return self._lifetime.open(self._make)
+    def _connected(self, model: str = "") -> Communicator:
+        return self._lifetime.open(partial(self._make, model))
 
     @property
     def _communicator(self) -> Communicator | None:

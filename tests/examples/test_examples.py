@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 from integration.conftest import serve  # noqa: F401
 from support.fakes.metadata import Service
-from support.processes.children import environment
+from support.processes.children import children_of, environment
 from support.processes.reducers import looked_at
 from support.processes.torchrun import torchrun
-from support.processes.warm import warm
-
-from benchmarks.lab.procfs import children
+from support.processes.warm import WarmProcess, warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -100,7 +98,7 @@ def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa:
         "REDUCTION_REDUCERS": serve().address,
         "REDUCTION_WORLD_SIZE": "3",
     }
-    command = [warm(), "-u", str(EXAMPLES / "elastic.py"), "--epochs", "60"]
+    command = [warm(), "-u", str(EXAMPLES / "elastic.py"), "--epochs", "20"]
 
     def start(rank):
         more = environment(**variables, REDUCTION_RANK=str(rank))
@@ -141,33 +139,38 @@ def test_they_are_short():
 @pytest.mark.parametrize("by", ["SIGTERM", "a notice"])
 def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
     reducer, cloud = serve(), Service()
-    python = sys.executable if by == "SIGTERM" else None  # a warm one would hide the ranks
-    command = [*torchrun(4, python=python), str(EXAMPLES / "stop_together.py")]
+    command = [*torchrun(4), str(EXAMPLES / "stop_together.py")]
     command += ["--checkpoint", str(tmp_path / "checkpoint.pt")]
     cloud.pages = {"/latest/api/token": ({}, "a token")}
     address = f"http://127.0.0.1:{cloud.server.server_port}"
     variables = environment(REDUCTION_REDUCERS=reducer.address, AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
     if by == "a notice":
         variables["REDUCTION_NOTICES"] = "aws"
-    endless = subprocess.Popen(
-        [*command, "--steps", "1000000"], stdout=subprocess.PIPE, text=True, env=variables
-    )
+    with Path(tmp_path, "stderr").open("w") as errors:
+        endless = WarmProcess(
+            "torch",
+            [*command[1:], "--steps", "1000000"],
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+            env=variables,
+        )
     try:
-        assert endless.stdout is not None
         said = ""
         while said.count("trains from step 0 on") < 4:
             line = endless.stdout.readline()
             assert line
             said += line
         if by == "SIGTERM":
-            os.kill(children(endless.pid)[1], signal.SIGTERM)
+            os.kill(children_of(endless.pid)[1], signal.SIGTERM)
         cloud.pages["/latest/meta-data/spot/instance-action"] = ({}, '{"action": "stop"}')
-        said = endless.communicate(timeout=60)[0]
+        said = endless.stdout.read()
+        endless.wait(60)
         cloud.pages = {}
     finally:
         cloud.close()
         endless.kill()
         endless.wait()
+        endless.stdout.close()
     assert endless.returncode == 0
     stopped = re.findall(r"rank (\d) stops after step (\d+)", said)
     assert sorted(rank for rank, _ in stopped) == ["0", "1", "2", "3"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch
 import torch.distributed as dist
@@ -12,12 +12,10 @@ from reduction.errors import ConfigError, ReductionError, ReplicasDiffer
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_plugin.config import PluginConfig
 from worker_plugin.ddp import Modules
 from worker_plugin.discovery.rank_group import RankGroup
+from worker_plugin.elastic.methods import ElasticMethods
 from worker_plugin.elastic.node.meeting import local_ranks
-from worker_plugin.elastic.steps import OnChange
-from worker_plugin.elastic.used_parameters import UsedParameters
 from worker_plugin.riders.drift import Watch
 from worker_plugin.riders.reports import Reports, StepReport
 from worker_plugin.riders.stopping import Stopping
@@ -25,12 +23,10 @@ from worker_plugin.riders.weighing import Weighing
 from worker_plugin.tensors.futures import Future
 
 
-class Riders(ABC):
+class Riders(ElasticMethods):
     """The methods of a `ReductionState` that have the ranks tell each other something beside their gradients."""
 
-    config: PluginConfig
     _modules: Modules
-    _used: UsedParameters
 
     #: Models of which all ranks are to have the same weights.
     _watches: tuple[Watch, ...] = ()
@@ -49,16 +45,7 @@ class Riders(ABC):
 
     @property
     @abstractmethod
-    def members(self) -> tuple[int, ...]:
-        """See `ReductionState`."""
-
-    @property
-    @abstractmethod
     def error(self) -> ReductionError | None:
-        """See `ReductionState`."""
-
-    @abstractmethod
-    def on_change(self, call: OnChange) -> OnChange:
         """See `ReductionState`."""
 
     @abstractmethod

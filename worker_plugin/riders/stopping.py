@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
-from types import FrameType
 
 import torch
 import torch.distributed as dist
-from reduction.errors import ConfigError, ReductionError
+from reduction.errors import ReductionError
 
-from worker_plugin.riders.notices import watch
+from worker_plugin.process.stop_request import is_asked
 from worker_plugin.riders.table import AllReduce
 from worker_plugin.tensors.futures import Future
-
-#: Set once this process got SIGTERM, or its machine a notice.
-_asked = threading.Event()
-_is_armed = False
-
-
-def arm(notices: str | None = None) -> None:
-    """From now on SIGTERM does not end this process but asks it to stop; a handler that was there is called too.
-
-    Args:
-        notices: whose notices ask it as well; see `notices.watch`.
-
-    Raises:
-        ConfigError: not on the main thread, where Python allows no handler.
-    """
-    global _is_armed
-    if _is_armed:
-        return
-    if threading.current_thread() is not threading.main_thread():
-        raise ConfigError(
-            "state.should_stop() and should_leave() install a handler of SIGTERM: call them first on the main thread"
-        )
-    before = signal.getsignal(signal.SIGTERM)
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        _asked.set()
-        if callable(before):
-            before(number, frame)
-
-    signal.signal(signal.SIGTERM, ask)
-    _is_armed = True
-    if notices is not None:
-        watch(notices, _asked.set)
-
-
-def is_asked(notices: str | None = None) -> bool:
-    """Return whether this process was asked to stop; see `arm`.
-
-    Raises:
-        ConfigError: the first call is not on the main thread.
-    """
-    arm(notices)
-    return _asked.is_set()
 
 
 class Stopping:
@@ -65,7 +20,7 @@ class Stopping:
     Args:
         is_at_once: whether an answer counts what was asked in the same step, which costs a round trip. Otherwise it
             is that of the step before, which is there already.
-        notices: see `arm`.
+        notices: whose notices count as well; see `stop_request.arm`.
     """
 
     def __init__(self, *, is_at_once: bool, notices: str | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from support.processes.children import environment
 from support.processes.torchrun import torchrun
+from support.processes.warm import warm
 
 SCRIPT = str(Path(__file__).with_name("shapes.py"))
 RUN = [sys.executable, "-m", "reducer", "run"]
@@ -72,16 +73,7 @@ def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) 
 # ---- however the ranks are started ----
 
 LAUNCHERS = {
-    "launch": [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "torch.distributed.launch",
-        "--nproc-per-node",
-        "2",
-        SCRIPT,
-    ],
+    "launch": [warm(), "-m", "torch.distributed.launch", "--nproc-per-node", "2", SCRIPT],
     "spawn": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "spawn"],
     "fork": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "fork"],
 }
@@ -101,7 +93,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
 @pytest.mark.parametrize(
     ("auto", "launcher", "name", "reason"),
     [
-        ("ddp", "spawn", "by_hand", "rank 0 has made no DistributedDataParallel module"),
+        ("ddp", "fork", "by_hand", "rank 0 has made no DistributedDataParallel module"),
         (
             "ddp",
             "fork",

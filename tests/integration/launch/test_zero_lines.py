@@ -170,7 +170,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
-    done = run("--reducers", "2", "--", *torchrun(2, python=sys.executable), SCRIPT)
+    done = run("--reducers", "2", "--", *torchrun(2), SCRIPT)
     assert done.returncode == 0, done.stderr
     [(hooks, _)] = outcome(done.stdout)
     assert hooks == "['reduction_hook']"

@@ -1,13 +1,10 @@
 """Ranks that stop together: who asks, and in which step all of them have the answer."""
 
-import os
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
-from reduction.errors import ConfigError, PeerLeft
+from reduction.errors import PeerLeft
 
 from worker_plugin.riders import stopping
 from worker_plugin.riders.stopping import Stopping
@@ -48,15 +45,6 @@ class Ranks:
         return future
 
 
-@pytest.fixture(autouse=True)
-def not_armed(monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(stopping, "_is_armed", False)
-    monkeypatch.setattr(stopping, "_asked", threading.Event())
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 def test_all_ranks_stop_in_the_step_after_one_was_asked(monkeypatch):
     ranks = Ranks(3)
     assert ranks.step(monkeypatch) == [False] * 3
@@ -92,36 +80,3 @@ def test_one_that_is_alone_stops_at_once(monkeypatch):
     assert ranks.step(monkeypatch) == [False]
     ranks.asked[0] = True
     assert ranks.step(monkeypatch) == [True]
-
-
-def test_a_signal_asks_and_the_handler_that_was_there_is_called():
-    called = []
-    signal.signal(signal.SIGTERM, lambda *given: called.append(given[0]))
-    stopping.arm()
-    stopping.arm()
-    assert not stopping._asked.is_set()
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stopping._asked.is_set()
-    assert called == [signal.SIGTERM]
-
-
-def test_without_a_handler_the_process_lives_on():
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    stopping.arm()
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stopping._asked.is_set()
-
-
-def test_another_thread_cannot_take_the_signal_over():
-    errors = []
-
-    def run():
-        try:
-            stopping.arm()
-        except ConfigError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert "call them first on the main thread" in str(errors[0])

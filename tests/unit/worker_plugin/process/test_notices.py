@@ -9,7 +9,7 @@ import time
 import pytest
 from support.fakes.metadata import Service
 
-from worker_plugin.riders import notices
+from worker_plugin.process import notices
 
 TOKEN = "a token"
 GCE = {"Metadata-Flavor": "Google"}

@@ -30,7 +30,7 @@ def script(tmp_path: Path) -> Callable[..., str]:
     def run(name: str, *arguments: str, ranks: int = 2, **variables: str) -> str:
         path = str(Path(__file__).with_name(name))
         if ranks:
-            launcher = Torchrun(tmp_path, ranks, path, *arguments, **variables)
+            launcher = Torchrun(tmp_path, ranks, path, *arguments, python=sys.executable, **variables)
             code, said = launcher.wait(), launcher.log.read_text()
         else:
             done = subprocess.run(

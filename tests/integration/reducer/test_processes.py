@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -152,11 +153,11 @@ def test_the_only_reducer_is_killed_and_restarted(ranks, serve, free_port, job):
 def torchrun(tmp_path) -> Iterator:
     started: list[Torchrun] = []
 
-    def start(epochs: int, **more: str) -> Torchrun:
+    def start(epochs: int, python: str | None = None, **more: str) -> Torchrun:
         folder = tmp_path / f"run-{len(started)}"
         folder.mkdir()
         script = Path(train_script.__file__)
-        started.append(Torchrun(folder, 3, str(script), str(folder), str(epochs), **more))
+        started.append(Torchrun(folder, 3, str(script), str(folder), str(epochs), python=python, **more))
         return started[-1]
 
     yield start
@@ -164,12 +165,12 @@ def torchrun(tmp_path) -> Iterator:
         run.kill()
 
 
-@pytest.mark.timeout(300)  # 14 processes that import torch; waits of their own are shorter
+@pytest.mark.timeout(300)  # its waits are shorter
 def test_a_users_script_under_torchrun(torchrun, reducers, until):
     """Over two reducers, and embedded with nothing configured: the same bits, and nothing is left behind."""
     weights = []
-    for more in ({"REDUCTION_REDUCERS": ",".join(reducers(2))}, {}):
-        run = torchrun(3, **more)
+    for python, more in ((None, {"REDUCTION_REDUCERS": ",".join(reducers(2))}), (sys.executable, {})):
+        run = torchrun(3, python, **more)
         assert run.wait() == 0, run.log.read_text()[-5000:]
         until(lambda run=run: not run.processes(), f"the end of {run.processes()}", 20)
         text = run.log.read_text()
@@ -184,7 +185,7 @@ def test_a_users_script_under_torchrun(torchrun, reducers, until):
 
 @pytest.mark.timeout(300)
 def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
-    run = torchrun(1_000_000)
+    run = torchrun(1_000_000, sys.executable)
     pid_file = run.folder / "pid-0"
     until(lambda: pid_file.exists() or not run.is_running, "the first epoch", 60)
     assert run.is_running, run.log.read_text()[-5000:]

@@ -58,7 +58,7 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
         SCRIPT.replace("LEAVE", WAYS[way]),
         (reducer.address, job),
         child_environment(REDUCTION_TRANSPORT=plane),
-        python=sys.executable if way == "dropped" else None,
+        python=sys.executable if (way, plane) == ("dropped", "auto") else None,
     )
 
 

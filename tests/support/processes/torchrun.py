@@ -23,7 +23,7 @@ def torchrun(count: int, *, python: str | None = None, place: Sequence[str] = ("
 class Torchrun:
     """`torchrun` with `count` processes of a script, and all processes that these start.
 
-    `place` is where its node stands among others. Only with the real Python does `processes` find any.
+    `place` is where its node stands among others. `processes` finds them only if `python` is the real one.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Torchrun:
         count: int,
         *arguments: str,
         place: Sequence[str] = ("--standalone",),
-        python: str | None = sys.executable,
+        python: str | None = None,
         **more: str,
     ) -> None:
         self.folder = folder
@@ -81,4 +81,6 @@ class Torchrun:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        if self.is_running:
+            self._process.terminate()
         self._process.wait(10)

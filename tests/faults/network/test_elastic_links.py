@@ -36,6 +36,7 @@ class Scene:
             "REDUCTION_WORLD_SIZE": "3",
             "REDUCTION_JOIN_TIMEOUT_S": "30",
             "STEPS": "1000000",
+            "PAUSE_S": "0.15",
             "STOP": str(self._stop),
         }
         for rank in range(3):

@@ -9,7 +9,7 @@ import pytest
 from support.processes.children import environment
 from support.processes.warm import warm
 
-LINKS = 12
+LINKS = 6
 EMBEDDED = """
 import os, resource
 import torch

@@ -52,7 +52,7 @@ def run_multitude(rank, address, plane, job, count):
     return asyncio.run_coroutine_threadsafe(main(), io_loop()).result()
 
 
-@pytest.mark.parametrize("count", [512, pytest.param(1024, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [256, pytest.param(1024, marks=pytest.mark.full)])
 def test_all_ranks_of_a_large_job_come_at_once_and_are_let_in(ranks, serve, plane, job, count):
     """The ranks that are refused do not try again, as a worker would."""
     reducer = serve("--memory-limit", str(1 << 40), "--log-level", "warning")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from reduction.process.ready import wait_until_ready
 from reduction.timeline.clocks import offsets
 from reduction.timeline.loss import loss
 from reduction.timeline.record import from_json
 from reduction.timeline.reducer_record import from_json as reducer_from_json
 from support.processes.children import environment
+from support.processes.forks import Fork
+from support.processes.reducers import Reducer
 
 from benchmarks.lab.network import Network, NetworkUnavailable, check_network
 from benchmarks.lab.traffic import Link
 
-SCRIPT = Path(__file__).parents[2] / "support" / "training" / "sums_script.py"
 RANKS, RATE_MBIT = 3, 100.0
 #: Elements of a sum, which takes 84 ms on such a link.
 NUMEL = 262_144
@@ -28,65 +25,62 @@ ROUNDS = 12
 STOPPED_S = 0.6
 
 
+def sum_rounds(rank: int, reducer: str, late_s: float) -> None:
+    """Be one rank of the job: say each round on stdout, before which it is late."""
+    import torch
+
+    from worker_plugin import ReductionState
+
+    torch.set_num_threads(1)
+    with ReductionState([reducer], job="shares", rank=rank, world_size=RANKS) as state:
+        state.connect()
+        for number in range(ROUNDS):
+            time.sleep(late_s)
+            state.all_reduce(torch.ones(NUMEL)).wait()
+            print(f"round {number}", flush=True)
+
+
 class Job:
     """Ranks and a reducer, each on a host of its own."""
 
     def __init__(self, network: Network, directory: Path) -> None:
-        self.directory = directory
-        self.processes: list[subprocess.Popen[str]] = []
-        host = network.reducers[0]
-        options = [
-            "--bind",
-            f"{host.address}:50051",
-            "--insecure",
-            "--processes",
-            "1",
-            "--trace",
-            str(directory),
-        ]
-        reducer = self._start(host, "-m", "reducer", "serve", *options)
-        wait_until_ready(reducer, 60)
-        self.network = network
-        self.reducer = reducer
+        self.directory, self.network = directory, network
+        self.ranks: list[Fork] = []
+        [host] = network.reducers
+        options = "--insecure", "--processes", "1", "--trace", str(directory)
+        with host.entered():
+            self.reducer = Reducer(directory, *options, bind=f"{host.address}:0")
 
-    def _start(self, host, *arguments: str) -> subprocess.Popen[str]:
-        with (self.directory / f"log-{len(self.processes)}").open("w") as log, host.entered():
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment(REDUCTION_TRACE=str(self.directory)),
-            )
-        self.processes.append(process)
-        return process
+    def _start(self, rank: int, late_s: float) -> Fork:
+        log = self.directory / f"log-{rank}"
+        variables = environment(REDUCTION_TRACE=str(self.directory))
+        host, arguments = self.network.workers[rank], (rank, self.reducer.address, late_s)
+        return Fork(sum_rounds, *arguments, out=self._said_by(rank), log=log, variables=variables, host=host)
+
+    def _said_by(self, rank: int) -> Path:
+        return self.directory / f"out-{rank}"
 
     def run(self, *, late: tuple[int, float] | None = None, stopped: int | None = None, into_s: float = 0.0):
         """Sum ROUNDS times; one rank may be late in every round, or be stopped for a while in every third one.
 
         It is stopped when the round is `into_s` old, or later where the machine is busy.
         """
-        ranks = [
-            self._start(
-                host,
-                str(SCRIPT),
-                *(str(rank), str(RANKS), f"{self.network.reducers[0].address}:50051"),
-                *(str(ROUNDS), str(NUMEL), str(late[1] if late and late[0] == rank else 0.0)),
-            )
-            for rank, host in enumerate(self.network.workers)
+        self.ranks = [
+            self._start(rank, late[1] if late and late[0] == rank else 0.0) for rank in range(RANKS)
         ]
         if stopped is not None:
-            for line in ranks[stopped].stdout:
-                if int(line.split()[1]) % 3 == 1:
-                    time.sleep(into_s)
-                    os.kill(ranks[stopped].pid, signal.SIGSTOP)
-                    time.sleep(STOPPED_S)
-                    os.kill(ranks[stopped].pid, signal.SIGCONT)
-        for rank in ranks:
-            rank.stdout.read()
-            assert rank.wait(60) == 0, (self.directory / "log-1").read_text()
-        self.reducer.terminate()
-        assert self.reducer.wait(60) == 0
+            said = self._said_by(stopped)
+            for number in range(1, ROUNDS, 3):
+                while f"round {number}\n" not in said.read_text():
+                    assert self.ranks[stopped].poll() is None
+                    time.sleep(0.002)
+                time.sleep(into_s)
+                self.ranks[stopped].send_signal(signal.SIGSTOP)
+                time.sleep(STOPPED_S)
+                self.ranks[stopped].send_signal(signal.SIGCONT)
+        for number, rank in enumerate(self.ranks):
+            assert rank.wait(60) == 0, (self.directory / f"log-{number}").read_text()
+        assert self.reducer.stop()[0] == 0
         records = [
             from_json(path.read_text(), path.name) for path in sorted(self.directory.glob("*-rank*.json"))
         ]
@@ -96,11 +90,10 @@ class Job:
         return loss(records, offsets(records), reducers, RATE_MBIT * 1e6 / 8)
 
     def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait(30)
-            process.stdout.close()
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait(30)
+        self.reducer.kill()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers,
         except NetworkUnavailable as error:
             pytest.skip(str(error))
     out, history = tmp_path / "chaos.json", tmp_path / "history"
-    command = [sys.executable, "-m", "benchmarks.chaos", "--kills", "3", "--every", "1", "--signal", number]
+    command = [sys.executable, "-m", "benchmarks.chaos", "--kills", "3", "--every", "0.5", "--signal", number]
     command += [
         "--workers",
         "2",

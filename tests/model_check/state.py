@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
@@ -50,12 +51,9 @@ class State_(NamedTuple):
 
 
 def put(state: State_, changed: Stream) -> State_:
-    return state._replace(
-        streams=tidy(
-            tuple(changed if stream.number == changed.number else stream for stream in state.streams)
-        )
-    )
+    streams = tidy([changed if stream.number == changed.number else stream for stream in state.streams])
+    return State_(state.ranks, state.reducers, streams, *state[3:])
 
 
-def tidy(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
-    return tuple(stream for stream in streams if stream.rank_end or stream.reducer_end)
+def tidy(streams: Iterable[Stream]) -> tuple[Stream, ...]:
+    return tuple([stream for stream in streams if stream.rank_end or stream.reducer_end])

@@ -11,8 +11,9 @@ every step, so "since" and "due" stay facts and never become numbers that grow.
 
 from __future__ import annotations
 
-import copy
 import enum
+import functools
+import copy
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -66,6 +67,10 @@ class ReducerBox:
     sums: dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
 
 
+#: What a core does not decide by.
+SKIPPED = frozenset({"_job_count", "id", "dials", "identity", "received_bytes", "sent_bytes"})
+
+
 def freeze(value: Any) -> Hashable:
     """Return a hashable picture of a core."""
     if isinstance(value, dict):
@@ -80,12 +85,21 @@ def freeze(value: Any) -> Hashable:
         return bytes(value)
     if isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
         return tuple(map(freeze, value))
-    if is_dataclass(value):
-        names = [field.name for field in fields(value)]
-    else:
-        names = list(getattr(type(value), "__slots__", ())) or list(vars(value))
-    skip = ("_job_count", "id", "dials", "identity", "received_bytes", "sent_bytes")
-    return tuple(freeze(getattr(value, name)) for name in names if name not in skip)
+    return tuple(
+        [
+            freeze(getattr(value, name))
+            for name in _attributes(type(value)) or vars(value)
+            if name not in SKIPPED
+        ]
+    )
+
+
+@functools.cache
+def _attributes(kind: type) -> tuple[str, ...]:
+    """Return the names that all objects of a type have in common, if it says so."""
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind))
+    return tuple(getattr(kind, "__slots__", ()))
 
 
 class World:
@@ -345,7 +359,7 @@ class World:
 
     def _tick(self, state: State_, rank: int, name: str, now: float) -> Iterator[tuple[str, State_]]:
         after = self._rank(state, rank, we.Tick(), now)
-        if after != state:
+        if after is not state and after != state:
             yield f"{name}: rank {rank} ticks", after
 
     def _may_redial(self, state: State_) -> bool:
@@ -371,9 +385,11 @@ class World:
 
     def _rank(self, state: State_, rank: int, event: Any, now: float) -> State_:
         number, actions = self._handle(state.ranks[rank], event, now)
+        if number == state.ranks[rank] and not actions:
+            return state
         ranks = list(state.ranks)
         ranks[rank] = number
-        state = state._replace(ranks=tuple(ranks))
+        state = State_(tuple(ranks), *state[1:])
         for action in actions:
             match action:
                 case wa.Open(link) if self.is_mute and state.reducers[link] < 0 and not state.restarts:
@@ -404,7 +420,7 @@ class World:
         number, actions = self._handle(state.reducers[index], event, now)
         reducers = list(state.reducers)
         reducers[index] = number
-        state = state._replace(reducers=tuple(reducers))
+        state = State_(state.ranks, tuple(reducers), *state[2:])
         for action in actions:
             stream = next((s for s in state.streams if s.number == action.stream), None)
             if stream is None:

@@ -10,7 +10,7 @@ from simulation.shorter import shortest
 from simulation.world import Outcome, simulate
 
 #: For how many seconds new runs are begun.
-NEW_S = 20.0
+NEW_S = 8.0
 
 
 def assert_right(outcome: Outcome) -> None:

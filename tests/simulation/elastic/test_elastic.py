@@ -14,7 +14,7 @@ from simulation.shorter import shortest
 from simulation.world import Outcome
 
 #: For how many seconds new runs are begun.
-NEW_S = 15.0
+NEW_S = 8.0
 
 
 @pytest.fixture(autouse=True)

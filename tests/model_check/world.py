@@ -11,9 +11,9 @@ every step, so "since" and "due" stay facts and never become numbers that grow.
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
-import copy
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any

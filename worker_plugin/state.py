@@ -1,4 +1,4 @@
-"""`ReductionState`: the object that the user makes, and hands to DDP or calls directly."""
+"""`ReductionState`, the object that users create and then pass to DDP or call directly."""
 
 from __future__ import annotations
 
@@ -53,29 +53,29 @@ log = logging.getLogger(__name__)
 _SHAPE, _BUCKET = 1, 2
 #: Loss scales that leave room for residuals in float32.
 LOSS_SCALE_MIN, LOSS_SCALE_MAX = 2.0**-64, 2.0**64
-#: What torch.profiler calls a collective, as it says gloo:all_reduce.
+#: The name of a collective in torch.profiler, formed like gloo:all_reduce.
 PROFILED_AS = "reduction:all_reduce"
 
 
 class ReductionState(Riders):
-    """One communicator of one rank. Constructing it opens nothing; the first collective connects.
+    """One rank's communicator. Constructing it opens nothing; the first collective connects.
 
     Args:
-        **settings: The fields of `PluginConfig` in worker_plugin/config.py, `reducers` among them.
+        **settings: The fields of `PluginConfig` in worker_plugin/config.py, including `reducers`.
         process_group: The ranks that reduce together; they meet through its store. None means the
-            default group, if there is one. States of different groups never meet, whatever their
-            job is called.
-        store: A `torch.distributed` store through which the ranks meet if they are no process
-            group; `rank` and `world_size` number them. No other ranks may use the same store: pass
-            a PrefixStore.
+            default group, if there is one. States of different groups never meet, even if their
+            jobs have the same name.
+        store: A `torch.distributed` store through which the ranks meet if they do not form a
+            process group; `rank` and `world_size` number them. No other ranks may use the same
+            store, so pass a PrefixStore.
 
-    Every argument but the process group and the store can also be given as a variable
-    REDUCTION_<NAME>; an explicit argument wins. A number may be a string, as in
+    Every argument except the process group and the store can also be set through an environment
+    variable REDUCTION_<NAME>; an explicit argument takes precedence. A number may be a string, as in
     `rank=os.environ["RANK"]`. An empty variable counts as not set, but `REDUCTION_REDUCERS=` is an
     error.
 
     Raises:
-        ConfigError: a setting is wrong, has a wrong type, or names a file that is not there.
+        ConfigError: a setting has a wrong value or type, or names a file that does not exist.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReductionState(Riders):
             )
         if store is not None and not isinstance(store, Store):
             raise ConfigError(f"store is {store!r}: pass a store of torch.distributed, such as a TCPStore")
-        #: The ranks, if they have a store of their own.
+        #: The ranks, if the caller passed their store.
         self._given: RankGroup | None = None
         if process_group is not None or store is not None:
             group = find_group(self.config.rank, self.config.world_size, process_group, store)
@@ -109,7 +109,7 @@ class ReductionState(Riders):
 
     @classmethod
     def of_ranks(cls, ranks: RankGroup, **settings: Unpack[AllSettings]) -> ReductionState:
-        """Return a state for ranks with a store of their own, which errors and logs call by their label."""
+        """Return a state for ranks with their own store; errors and logs refer to them by their label."""
         settings["rank"], settings["world_size"] = ranks.rank, ranks.size
         state = cls(store=ranks.store, **settings)
         state._given = ranks
@@ -117,8 +117,8 @@ class ReductionState(Riders):
 
     def _reset(self) -> None:
         self._lifetime = Lifetime()
-        #: Found when it is first needed: torch.distributed may be initialised after the state is
-        #: made.
+        #: Looked up on first use, because torch.distributed may be initialised after the state is
+        #: created.
         self._group: RankGroup | None = None
         self._modules = Modules()
         self._feedback = ErrorFeedback()
@@ -131,61 +131,61 @@ class ReductionState(Riders):
     def all_reduce(
         self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp = dist.ReduceOp.SUM
     ) -> Future:
-        """Reduce a contiguous tensor over all ranks, in place; return at once.
+        """Reduce a contiguous tensor over all ranks, in place; return immediately.
 
         All ranks must issue the same collectives in the same order. The tensor is not touched until
         the future completes and must not be changed until then; it then holds the result, and is
-        the future's value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT for
+        the future's value. After an error its content is undefined. SUM, MIN, MAX and PRODUCT work for
         all known dtypes, AVG for floating point. `wire_dtype` applies to SUM and AVG, without error
-        feedback. Like Gloo it leaves autograd's version counter of the tensor as it is, except for AVG.
-        Callbacks of the future run on the thread that completes all futures: they must
-        not wait for another.
+        feedback. Like Gloo, it leaves the tensor's autograd version counter unchanged, except for AVG.
+        Callbacks of the future run on the thread that completes all futures, so they must not wait
+        for another future.
 
         Raises:
-            ConfigError: the tensor or op cannot be reduced, or the job is elastic and `sync` comes first;
+            ConfigError: the tensor or op cannot be reduced, or the job is elastic and needs `sync` first;
                 nothing was issued.
             ClosedError: after `close`.
-            ReductionError: the communicator has failed before; the same error again.
-            WorkerFailed: this rank could not issue it, out of memory for one; the communicator has
-                failed on all ranks.
+            ReductionError: the communicator has failed earlier; the same error is raised again.
+            WorkerFailed: this rank could not issue the collective, for example because it ran out of
+                memory; the communicator has failed on all ranks.
         """
         return self.all_reduce_of(None, tensor, op)
 
     def all_reduce_of(
         self, origin: Origin | None, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType | dist.ReduceOp
     ) -> Future:
-        """Reduce as `all_reduce` does, with error feedback if it is known whose gradients these are."""
+        """Reduce as `all_reduce` does, with error feedback if the origin of the gradients is known."""
         if not isinstance(tensor, torch.Tensor):
             raise ConfigError(f"all_reduce got a {type(tensor).__name__}: pass a tensor")
         try:
             return self._submit(tensor, op, (_SHAPE, *tensor.shape), origin)
         except ReductionError:
             raise
-        except Exception as error:  # the others have issued it
+        except Exception as error:  # the other ranks have issued this collective
             raise self.fail(error) from error
 
     def connect(self) -> None:
-        """Meet the other ranks and the reducers now, and return when all are there; optional.
+        """Connect to the other ranks and the reducers now, and return when all have joined; optional.
 
-        Without it the first collective does so in the background, and a wrong address is found in
-        the first backward pass, after the data was loaded. All ranks call it; one that does not is
-        waited for until its first collective. Afterwards the first collective waits for nobody.
+        Without it the first collective connects in the background, and a wrong address is found in
+        the first backward pass, after the data was loaded. All ranks call it; a rank that does not is
+        waited for until its first collective. Afterwards the first collective does not wait for ranks to join.
         Idempotent; call it again after `restart`. In an elastic job `sync` does it.
 
-        It blocks the calling thread, which may be any but the one that runs callbacks of futures.
+        It blocks the calling thread, which may be any thread except the one that runs callbacks of futures.
         `close` in another thread or in a signal handler ends it with ClosedError.
 
         Raises:
             ConfigError: a setting is wrong, or contradicts another rank's.
             ClosedError: after `close`.
             ReducerUnavailable: a reducer could not be reached within `join_timeout_s`.
-            WorkersMissing: a rank did not come within `timeout_s`.
-            ReductionError: whatever else ended the communicator; the same error as `error`.
+            WorkersMissing: a rank did not join within `timeout_s`.
+            ReductionError: any other error that ended the communicator; the same error as `error`.
         """
         self._connected().connect()
 
     def reduce_bucket(self, bucket: GradBucket) -> Future:
-        """Average a DDP bucket over all ranks. For the hook, which hands whatever this raises to `fail`."""
+        """Average a DDP bucket over all ranks. For the hook, which passes whatever this raises to `fail`."""
         parameters = bucket.parameters()
         sizes = (parameter.numel() for parameter in parameters)
         owner = self._modules.owner(parameters[0])
@@ -206,12 +206,12 @@ class ReductionState(Riders):
     def fail(self, error: Exception) -> ReductionError:
         """End the communicator on all ranks, because this rank cannot take part in a step; any thread.
 
-        Later collectives raise the same error, and so do the other ranks', as WorkerFailed if it
-        has no type that they know. Nothing happens if it is over already.
+        Later collectives raise the same error, and so do the other ranks', as WorkerFailed if its type is
+        not one they know. Nothing happens if the communicator has already ended.
 
         Returns:
-            The error; for one that is none of ours ResourceExhausted if this process has run out of
-            something, otherwise WorkerFailed.
+            The error. A foreign error becomes ResourceExhausted if this process has run out of a resource,
+            otherwise WorkerFailed.
         """
         failure = _failure_of(error)
         if isinstance(failure, ClosedError):
@@ -223,7 +223,7 @@ class ReductionState(Riders):
         """Add a DDP module whose gradients this state will average.
 
         Raises:
-            ConfigError: the module averages over other ranks than this state is for.
+            ConfigError: the module averages over different ranks than this state.
         """
         if self.config.elastic:
             ranks = local_ranks(self.config)
@@ -234,7 +234,7 @@ class ReductionState(Riders):
             self._group = self._modules.check(module, self._ranks())
 
     def add_module(self, module: torch.nn.Module) -> None:
-        """Add a module whose gradients `all_reduce_of` will get; one inside of another after that one."""
+        """Add a module whose gradients `all_reduce_of` will get; add a nested module after its outer one."""
         self._modules.add(module)
 
     def _submit(
@@ -261,34 +261,34 @@ class ReductionState(Riders):
             return communicator.submit(request)
         with record_function(PROFILED_AS) as span:
             future = communicator.submit(request)
-            # The event ends with the result, on the thread that delivers it. The caller must not have the result
-            # before: it could stop the profiler meanwhile, and torch would crash (2.13).
+            # The event ends with the result, on the thread that delivers it. The caller must not get the result
+            # earlier: it could stop the profiler in between, and torch would crash (2.13).
             return outcome_after(span._call_end_callbacks_on_future(future), future, request.tensor)
 
     def _has_residuals(self, dtype: DType, op: ReduceOp) -> bool:
-        """Whether what a collective's encoding leaves out is added to the next one of the same parameters."""
+        """Whether what a collective's encoding leaves out is added to the next collective of the same parameters."""
         wire = self.config.wire
         return wire is not None and wire.block > 1 and wire.applies_to(dtype, op)
 
     def discard_step(self, *models: torch.nn.Module) -> None:
-        """Have error feedback forget the last backward pass, because its gradients are not used.
+        """Make error feedback forget the last backward pass, because its gradients are not used.
 
         Call it on all ranks, wherever the script skips `optimizer.step()`, before the next backward
-        pass. What a lossy `wire_dtype` has left out of the gradients is then as it was before that
-        pass, and the next one as if that had never been. It is not needed where an averaged gradient
-        has an Inf or NaN in it: all ranks see that by themselves. Nothing happens without a lossy
-        `wire_dtype`, or a second time.
+        pass. The residuals of a lossy `wire_dtype` return to their values from before that pass, and the
+        next pass runs as if that one had never happened. It is not needed when an averaged gradient
+        contains an Inf or NaN, because all ranks detect that on their own. It does nothing without a
+        lossy `wire_dtype`, or when called a second time.
 
-        A step is what DDP averages in one backward pass of one module. Of several that are averaged
-        before one `optimizer.step()`, only the last can be discarded: accumulate under `no_sync`.
+        A step is what DDP averages in one backward pass of one module. If several are averaged
+        before one `optimizer.step()`, only the last can be discarded, so accumulate under `no_sync`.
 
         Args:
             *models: the modules whose gradients are not used, with or without DDP around them; may
-                be left out if this state averages those of one module only.
+                be left out if this state averages the gradients of only one module.
 
         Raises:
-            ConfigError: the state averages for several modules, and none is given; or it does not
-                average for one that is given.
+            ConfigError: the state averages for several modules and none is given, or it does not
+                average for a given module.
         """
         owners: dict[torch.nn.Module, None] = {}
         for model in models:
@@ -303,18 +303,18 @@ class ReductionState(Riders):
         self._feedback.discard(list(owners))
 
     def set_loss_scale(self, scale: float) -> None:
-        """Say what the loss is multiplied with, before the backward pass, such as `scaler.get_scale()`.
+        """Set the factor by which the loss is multiplied, such as `scaler.get_scale()`, before the backward pass.
 
-        What a lossy `wire_dtype` has left out of gradients is then added to later ones in their scale.
-        A power of two, as GradScaler takes, changes no bit of that. It is 1 until this is called.
-        Otherwise what was left out stays in the scale in which it was left out.
+        What a lossy `wire_dtype` has left out of gradients is then added to later gradients in their scale.
+        If the factor is a power of two, as GradScaler's are, this is exact to the bit. It is 1 until this is
+        called. Without it, residuals keep the scale in which they were left out.
 
         Args:
             scale: positive and finite in float32; the same on all ranks.
 
         Raises:
-            ConfigError: the scale is no such number; or something was left out before the first call, of a scale
-                that is not known. Call it before the first backward pass, or never.
+            ConfigError: the scale is not such a number, or something was left out at an unknown scale before the
+                first call. Call it before the first backward pass, or never.
         """
         if not isinstance(scale, (int, float)) or not LOSS_SCALE_MIN <= scale <= LOSS_SCALE_MAX:
             raise ConfigError(
@@ -326,16 +326,16 @@ class ReductionState(Riders):
     def state_dict(self) -> dict[str, Any]:
         """Return what a lossy `wire_dtype` has left out so far on this rank, for this rank's checkpoint.
 
-        Between steps: not while a collective is in flight, and after `discard_step`. Divided by the loss
-        scale. Empty residuals if nothing was ever left out.
+        Call it between steps, when no collective is in flight, and after `discard_step`. The residuals are divided
+        by the loss scale. They are empty if nothing was ever left out.
         """
         return self._feedback.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` returned on the same rank; before the first backward pass.
+        """Continue with what `state_dict` returned on the same rank; before the first backward pass.
 
         Raises:
-            ConfigError: it is no such thing, or comes too late.
+            ConfigError: `state` is not such a dictionary, or the call comes too late.
         """
         self._feedback.load_state_dict(state)
 
@@ -343,10 +343,10 @@ class ReductionState(Riders):
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[None]:
         """Record when each collective issued inside the block was pushed, summed and delivered.
 
-        Each rank writes a file `JOB-rankN.json` of its own, at the end of the block; wait for the last
-        collective in it. `reducer trace DIRECTORY` reads those of all ranks, says where the time went, and
-        writes a file for Perfetto. The latest 65536 collectives of each rank. In hierarchical mode a
-        rank's record is that of its rail.
+        Each rank writes its own file `JOB-rankN.json` at the end of the block; wait for the last collective
+        inside the block. `reducer trace DIRECTORY` reads the files of all ranks, shows where the time went, and
+        writes a file for Perfetto. At most the latest 65536 collectives of each rank are recorded. In
+        hierarchical mode a rank's record is that of its rail.
 
         Raises:
             ReductionError: the communicator has failed, or was closed.
@@ -365,9 +365,9 @@ class ReductionState(Riders):
                 recorder.write(record, directory)
 
     def record(self) -> Record | None:
-        """Return how far the latest 1024 collectives have come: the same record that `trace` writes, at any time.
+        """Return the progress of the latest 1024 collectives: the same record that `trace` writes, at any time.
 
-        None before the first collective, and in a forked child. From any thread.
+        None before the first collective, and in a forked child. May be called from any thread.
         """
         if (kept := self._recorder) is None:
             return None
@@ -375,39 +375,39 @@ class ReductionState(Riders):
         return kept.record("" if error is None else str(error))
 
     def stats(self) -> dict[str, float]:
-        """Return numbers about this rank's collectives: cheap, from any thread, for a logger of the user's.
+        """Return statistics of this rank's collectives for the user's own logger; cheap, callable from any thread.
 
-        Before the first collective, and in a process that was forked, all of them are 0. In
+        Before the first collective, and in a forked process, all of them are 0. In
         hierarchical mode they are those of this rank's rail, which carries 1/`local_size` of every
         tensor between the nodes; copies within the node do not count.
 
-        Since the communicator began, so until `restart`, and in an elastic job until the next change of
-        its workers:
+        These count from the start of the communicator, so until `restart`, and in an elastic job until the next
+        change of its workers:
 
-        - `rank`, `world_size`: this rank's number, -1 if it is not known yet; ranks, 0 likewise.
+        - `rank`, `world_size`: this rank's number, -1 if not known yet; number of ranks, 0 if not known yet.
         - `local_size`: ranks of a node that reduce among themselves first, 1 without `local_group`.
-        - `skipped_steps`, `non_finite_steps`: of those of which `report_steps` tells, since it was called. `late_s`: by
-          how much this rank was later than the first one in the latest of them, at its last bucket.
-        - `steps`: backward passes of DDP. `collectives`: those whose result is there.
-          `in_flight`: those that are on their way.
-        - `bytes_pushed`, `bytes_pulled`: payload sent and received. `bytes_repushed`: of those sent,
-          as the tensors count them, what was sent once more after a reducer was lost or came.
-        - `epochs`: the number of the set of reducers. `resharded`: how often it got other members or
-          shares. `reducers`: processes in it.
-        - `retransmits`: packets that TCP sent again, where the kernel tells; at most a second old.
-        - `comm_s`: seconds in which at least one collective was on its way.
+        - `skipped_steps`, `non_finite_steps`: among the steps that `report_steps` covers, since it was called.
+          `late_s`: in the latest of them, how much later than the first rank this rank reached its last bucket.
+        - `steps`: backward passes of DDP. `collectives`: those that have completed.
+          `in_flight`: those that have been issued but not completed.
+        - `bytes_pushed`, `bytes_pulled`: payload sent and received. `bytes_repushed`: bytes, counted as in the
+          tensors, that were sent again after a reducer was lost or joined.
+        - `epochs`: the number of the set of reducers. `resharded`: how often its members or shares
+          changed. `reducers`: processes in it.
+        - `retransmits`: packets that TCP sent again, if the kernel reports it; at most a second old.
+        - `comm_s`: seconds in which at least one collective was in flight.
 
-        Of the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
-        on its way, which with DDP is usually one per step. These are computed again only every second or so,
-        such that to ask all the time costs 0.2 % of it:
+        These cover the latest 128 collectives, in seconds per *round*, a time in which at least one of them was
+        in flight; with DDP there is usually one per step. They are recomputed only about once a second,
+        so polling continuously costs 0.2 %:
 
         - `round_s`, and its parts `ideal_s` + `copy_s` + `credit_s` + `ranks_s` + `transfer_s` +
           `copy_back_s`, which docs/operating.md explains.
         - `algbw`: bytes of tensors per second. `efficiency`: `ideal_s` / `round_s`.
         - `rtt_s`: the shortest time from the first push of a collective to its first result.
 
-        `exposed_s`, if DDP has measured it: how long the latest step that it has measured waited for
-        collectives after its own computations. DDP measures few steps unless it is asked for more.
+        `exposed_s`, if DDP has measured it: how long the latest measured step waited for
+        collectives after its own computations. DDP measures only a few steps unless asked for more.
         """
         communicator, kept = self._communicator, self._recorder
         config, group = self.config, self._group
@@ -434,46 +434,44 @@ class ReductionState(Riders):
     def error(self) -> ReductionError | None:
         """The error that ended this communicator, and that every later collective raises.
 
-        None while all is well. None after `close` as well, if nothing had failed until then:
-        ClosedError is what the user asked for. An error that came first stays here after `close`,
-        until `restart`.
+        None while nothing has failed. Also None after `close` if nothing had failed before, because
+        ClosedError is what the user asked for. An error from before `close` stays here until `restart`.
         """
         return self._lifetime.error
 
     def close(self) -> None:
-        """Leave in good order. Idempotent; never raises for the absence of others; also run at exit.
+        """Leave in good order. Idempotent; never raises because other ranks are absent; also runs at exit.
 
-        After success it waits until all other ranks have everything too, at most `close_timeout_s`;
-        after an error it does not wait. Before that it waits until all ranks have asked `should_stop` as often as
-        this one.
+        First it waits until all ranks have called `should_stop` as often as this one. If nothing has failed, it then
+        waits at most `close_timeout_s` until all other ranks have all their results too; after an error it does not.
         """
         self._stopping.settle()
         self._lifetime.close()
 
     def abort(self) -> None:
-        """End it now, here and on all other ranks, and wait for nothing; any thread.
+        """End the communicator now, on this rank and on all others, without waiting; any thread.
 
-        Collectives in flight fail with ClosedError here, and with WorkerFailed, which names this rank,
-        on the others. Their tensors are not written any more once `abort` has returned and the futures
-        are done. As long as ranks have not met they cannot be told; this rank tries to for
-        `close_timeout_s`, in the background, if it has issued a collective. Then the others wait for
-        it as for any that has not come. Idempotent; nothing happens after `close`.
+        Collectives in flight fail with ClosedError on this rank, and on the others with WorkerFailed, which
+        names this rank. Their tensors are no longer written once `abort` has returned and the futures
+        are done. Ranks that have not met yet cannot be notified. If this rank has issued a collective, it keeps
+        trying in the background for `close_timeout_s`; after that the others wait for it as for any rank that
+        has not joined. Idempotent; does nothing after `close`.
         """
         self._lifetime.abort()
 
     def restart(self) -> None:
-        """Make the state as good as a new one, after an error: the next collective makes a new communicator.
+        """Reset the state after an error, so that the next collective makes a new communicator.
 
-        DDP takes its hook once and for all, so this is how the same DDP object goes on. All ranks
-        must call it, and restore model, optimizer and `load_state_dict` from one checkpoint: after
-        an error they may differ by the last collective. Not while another thread uses the state.
-        What is still open is closed first. What `watch`, `report_steps` and `on_change` were told stays.
+        DDP cannot replace its hook, so this is how the same DDP object continues. All ranks
+        must call it, and restore model, optimizer and `load_state_dict` from one checkpoint, because after
+        an error they may differ by the last collective. Do not call it while another thread uses the state.
+        An open communicator is closed first. Calls of `watch`, `report_steps` and `on_change` stay in effect.
         """
         self.close()
         self._reset()
 
     def __repr__(self) -> str:
-        """Return which job and rank this is, and whether it is new, open, failed or closed; opens nothing."""
+        """Return the job, the rank, and whether the state is new, open, failed or closed; opens nothing."""
         config, group = self.config, self._group
         rank, size = (config.rank, config.world_size) if group is None else (group.rank, group.size)
         where = "rank ?" if rank is None else f"rank {rank}"
@@ -528,7 +526,7 @@ class ReductionState(Riders):
 
     def _make(self, model: str = "") -> Communicator:
         if self.config.elastic and not model:
-            # A newcomer is no part of the job yet, and the others could not compare the models.
+            # A newcomer is not part of the job yet, and the others could not compare the models.
             raise ConfigError(
                 "this worker has not begun to take part in the elastic job: call state.sync(model, optimizer) before "
                 "its first collective"
@@ -567,15 +565,15 @@ def _failure_of(error: Exception) -> ReductionError:
     return failure
 
 
-#: Those of this process.
+#: The states of this process.
 _states: weakref.WeakSet[ReductionState] = weakref.WeakSet()
-#: What states had in the process that this one was forked from. Dropping a lifetime would leave the job on the parent's
-#: behalf, and memory of a GPU cannot be freed here.
+#: The attributes of states from before this process was forked. Dropping a lifetime would leave the job on the parent's
+#: behalf, and GPU memory cannot be freed here.
 _inherited: list[object] = []
 
 
 def _forget() -> None:
-    """Make all states as good as new: their communicators are those of the process that this one was forked from."""
+    """Reset all states, because their communicators belong to the process that this one was forked from."""
     for state in list(_states):
         _inherited.append(vars(state).copy())
         state._reset()

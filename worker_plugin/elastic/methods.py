@@ -1,4 +1,4 @@
-"""What a state offers to elastic jobs."""
+"""Methods of `ReductionState` for elastic jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STOP_TOGETHER = ", or have all ranks stop together with state.should_stop()"
 
 
 class ElasticMethods(ABC):
-    """The methods of a `ReductionState` for jobs whose workers come and go."""
+    """Methods of a `ReductionState` for jobs whose workers join and leave."""
 
     config: PluginConfig
     _on_change: list[OnChange]
@@ -44,9 +44,9 @@ class ElasticMethods(ABC):
     def _connected(self, model: str = "") -> Communicator: ...
 
     def _reset_elastic(self) -> None:
-        #: What happens between two steps; None before the first `sync`.
+        #: The work between two steps; None before the first `sync`.
         self._steps: Steps | NodeSteps | None = None
-        #: Which parameters got gradients.
+        #: Records which parameters got gradients.
         self._used = UsedParameters()
 
     def sync(
@@ -55,29 +55,29 @@ class ElasticMethods(ABC):
         optimizer: torch.optim.Optimizer | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Begin a step of an elastic job: with all workers that are there, and all of them in one state.
+        """Begin a step of an elastic job with all present workers, all of them in the same state.
 
-        Every worker calls it before every step, on the thread that trains, when the collectives of the
-        step before are done. Workers that wait to be taken in get model, optimizer and `extra` from one
-        that is in the job, in place, and so do all of a new job from the first one. The model's buffers
+        Every worker calls it before every step, on the training thread, when the collectives of the
+        previous step are done. Workers waiting to join get model, optimizer and `extra`, in place, from one
+        that is in the job; in a new job all workers get them from the first one. The model's buffers
         become those of the first worker at every call. It blocks until all workers have called it.
 
         Args:
-            model: its state_dict is sent; the module inside of DDP, or the DDP module itself, alike on all
-                workers.
+            model: its state_dict is sent; the module inside DDP, or the DDP module itself, the same choice
+                on all workers.
             optimizer: its state_dict is sent.
-            extra: what else newcomers need: a dictionary of tensors, numbers, strings, lists and dictionaries,
-                such as the step and the position in the data.
+            extra: anything else that newcomers need: a dictionary of tensors, numbers, strings, lists and
+                dictionaries, such as the step and the position in the data.
 
         Returns:
-            `extra`, or for a worker that got the state of another one, that one's.
+            `extra`, or the `extra` of the worker whose state this worker got.
 
         Raises:
-            ConfigError: the job is not elastic; the model is another one than that of the other workers; a
+            ConfigError: the job is not elastic; the model differs from that of the other workers; a
                 parameter got no gradient.
             RankTaken: another live process has this rank.
-            WorkersMissing: too few workers came within `join_timeout_s`.
-            ReductionError: whatever else ended the job for this worker.
+            WorkersMissing: too few workers joined within `join_timeout_s`.
+            ReductionError: any other error that ended the job for this worker.
         """
         self._check_elastic("sync")
         try:
@@ -92,11 +92,11 @@ class ElasticMethods(ABC):
             raise self.fail(error) from error
 
     def should_leave(self) -> bool:
-        """Return whether this worker of an elastic job is to leave, because its process got SIGTERM.
+        """Return whether this worker of an elastic job should leave, because its process got SIGTERM.
 
-        Or its cloud has said that it takes the machine away, with the setting `notices`. Call it once per step, with
-        `local_group` on all ranks of a worker, whose first rank it is then about.
-        SIGTERM is taken over as by `should_stop`, which is the same on all workers.
+        With the setting `notices`, it is also true once the cloud has announced that it will reclaim the machine.
+        Call it once per step; with `local_group` call it on all ranks of a worker, and the answer is that of the
+        worker's first rank. It takes over SIGTERM as `should_stop` does, whose answer is the same on all workers.
 
         Raises:
             ConfigError: the job is not elastic; the first call is not on the main thread.
@@ -108,10 +108,10 @@ class ElasticMethods(ABC):
         return asked if self._steps is None else self._steps.agree(asked)
 
     def leave(self) -> None:
-        """Leave an elastic job after a step, for good; what `close` does.
+        """Leave an elastic job after a step, permanently, as `close` does.
 
-        The others go on without this worker, in their next step and without a grace, and lose nothing. Any other
-        worker may leave as well, half of them at once, or all but one.
+        The others continue without this worker in their next step, without a grace period, and lose nothing. Other
+        workers may leave as well: half of them at the same time, or all but one.
 
         Raises:
             ConfigError: the job is not elastic.
@@ -127,15 +127,15 @@ class ElasticMethods(ABC):
             )
 
     def on_change(self, call: OnChange) -> OnChange:
-        """Have a function called when other workers take part than in the step before; may be a decorator.
+        """Register a function to call when the set of workers differs from the previous step; may be a decorator.
 
-        It is called in `sync` on every worker, also on one that has just got the others' state, with the ranks
-        before and after, to scale a learning rate for one.
+        It is called in `sync` on every worker, including one that has just got the others' state, with the ranks
+        before and after, for example to scale the learning rate.
         """
         self._on_change.append(call)
         return call
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks that take part in the present step of an elastic job; empty before its first `sync`."""
+        """The ranks that take part in the current step of an elastic job; empty before its first `sync`."""
         return () if self._steps is None else self._steps.ranks

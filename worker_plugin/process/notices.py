@@ -1,6 +1,6 @@
-"""Notices by which clouds say that they will take this machine away, as its metadata service gives them.
+"""Notices from a cloud's metadata service that it will reclaim this machine.
 
-| service | how long before | asked |
+| service | how long before | polled |
 |---|---|---|
 | Google Compute Engine | 30 s | instance/preempted, and instance/maintenance-event for machines with GPUs, 60 min |
 | AWS EC2 | 2 min | spot/instance-action, with a token (IMDSv2) |
@@ -26,16 +26,16 @@ from urllib.error import HTTPError
 
 log = logging.getLogger(__name__)
 
-#: How often a service is asked, how long it may take, and how often it is asked when it does not answer, in seconds.
+#: Poll interval, timeout of an answer, and poll interval while there is no answer, in seconds.
 POLL_S, ANSWER_S, AGAIN_S = 2.0, 5.0, 10.0
 ANSWER_BYTES_MAX = 1 << 20
-#: Where the services are, and the variable by which their own clients are told of another place. No proxy is asked.
+#: The services' addresses, and the variables with which their own clients override them. No proxy is used.
 ADDRESSES = {
     "gce": ("http://metadata.google.internal", "GCE_METADATA_HOST"),
     "aws": ("http://169.254.169.254", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
     "azure": ("http://169.254.169.254", ""),
 }
-#: What says which cloud a machine is in, and how it begins.
+#: The files that identify a machine's cloud, and how their text begins.
 MACHINE = Path("/sys/class/dmi/id")
 SIGNS = {
     "gce": ("product_name", "Google Compute Engine"),
@@ -45,15 +45,15 @@ SIGNS = {
 
 
 class Get(Protocol):
-    """Asks a service for a path."""
+    """A function that requests a path from a service."""
 
     def __call__(self, path: str, headers: Mapping[str, str], method: str = "GET") -> str:
         """Return the answer.
 
         Raises:
-            HTTPError: the service refuses, or has no such thing.
+            HTTPError: the service refuses, or does not have the path.
             OSError: there is no answer.
-            HTTPException: there is one that is not HTTP.
+            HTTPException: the answer is not HTTP.
         """
 
 
@@ -78,7 +78,7 @@ def _aws(get: Get) -> str:
 
 def _azure(get: Get) -> str:
     headers = {"Metadata": "true"}
-    # The events are those of all machines of a scale set.
+    # The list has the events of all machines in a scale set.
     own = get("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
     found = json.loads(get("/metadata/scheduledevents?api-version=2020-07-01", headers))
     ours = [event["EventType"] for event in found["Events"] if own in event["Resources"]]
@@ -89,7 +89,7 @@ SERVICES: Mapping[str, Callable[[Get], str]] = {"gce": _gce, "aws": _aws, "azure
 
 
 def recognise() -> str | None:
-    """Return the service of the cloud that this machine is in; None if it is in none of them."""
+    """Return the service of the cloud that this machine runs in; None if it runs in none of them."""
     for service, (name, begin) in SIGNS.items():
         try:
             if (MACHINE / name).read_text().startswith(begin):
@@ -100,11 +100,11 @@ def recognise() -> str | None:
 
 
 def watch(service: str, on_notice: Callable[[], None]) -> threading.Thread | None:
-    """Ask a service in the background, until it has a notice. Whatever it does delays nobody.
+    """Poll a service in the background until it has a notice. A slow or failing service delays nothing else.
 
     Args:
-        service: "gce", "aws", "azure", or "auto" for that of this machine.
-        on_notice: is called once, on a thread of its own.
+        service: "gce", "aws", "azure", or "auto" for the service of this machine.
+        on_notice: called once, on the polling thread.
 
     Returns:
         The thread; None if the machine is in none of these clouds.

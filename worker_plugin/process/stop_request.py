@@ -1,4 +1,4 @@
-"""Whether this process was asked to stop: by SIGTERM, or by a notice of its cloud."""
+"""Requests to stop this process, by SIGTERM or by a notice from its cloud."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from reduction.errors import ConfigError
 
 from worker_plugin.process.notices import watch
 
-#: Set once this process got SIGTERM, or its machine a notice.
+#: Set once this process has received SIGTERM, or its machine a notice.
 _asked = threading.Event()
 _is_armed = False
 
 
 def arm(notices: str | None = None) -> None:
-    """From now on SIGTERM does not end this process but asks it to stop; a handler that was there is called too.
+    """Make SIGTERM a request to stop instead of ending this process; an existing handler is called too.
 
     Args:
-        notices: whose notices ask it as well; see `notices.watch`.
+        notices: the cloud whose notices count as requests too; see `notices.watch`.
 
     Raises:
         ConfigError: not on the main thread, where Python allows no handler.

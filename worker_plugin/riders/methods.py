@@ -1,4 +1,4 @@
-"""What a state offers that rides on the sums."""
+"""Methods of `ReductionState` whose data travels with the gradient sums."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from worker_plugin.tensors.futures import Future
 
 
 class Riders(ElasticMethods):
-    """The methods of a `ReductionState` that have the ranks tell each other something beside their gradients."""
+    """Methods of a `ReductionState` by which the ranks exchange information beside their gradients."""
 
     _modules: Modules
 
-    #: Models of which all ranks are to have the same weights.
+    #: Models whose weights must be the same on all ranks.
     _watches: tuple[Watch, ...] = ()
     #: The DDP modules whose backward passes are reported, with their reports.
     _reports: tuple[tuple[weakref.ref[DistributedDataParallel], Reports], ...] = ()
@@ -52,7 +52,7 @@ class Riders(ElasticMethods):
     def _ranks(self) -> RankGroup: ...
 
     def _reset_riders(self) -> None:
-        # Workers of an elastic job that have just come have no answer of the step before.
+        # In an elastic job, workers that have just joined have no answer from the previous step.
         self._stopping = Stopping(is_at_once=self.config.elastic, notices=self.config.notices)
         self._weighing = Weighing()
         for watch in self._watches:
@@ -61,7 +61,7 @@ class Riders(ElasticMethods):
             reports.forget()
 
     def _before_bucket(self, owner: DistributedDataParallel, bucket: GradBucket) -> None:
-        """Do what comes before DDP's buckets are summed; they hold this rank's gradients."""
+        """Do the work due before a DDP bucket is summed; it still holds this rank's own gradients."""
         is_joining = owner._join_config.enable
         if bucket.index() == 0 and not is_joining:
             for watch in self._watches:
@@ -79,30 +79,31 @@ class Riders(ElasticMethods):
         try:
             watch.step()
         except ReplicasDiffer:
-            # Every rank finds this in its own table. The first one to raise it ends the communicator, so all
-            # must have the results of the step before by then: one more sum, which none has before all are here.
+            # Every rank finds this in its own table. The first one to raise it ends the communicator, so by then all
+            # ranks must have the results of the previous step. One more sum ensures this, because it completes on no
+            # rank before all have got here.
             with contextlib.suppress(ReductionError):
                 self.all_reduce(torch.zeros(1)).wait()
             raise
 
     def _after_bucket(self, owner: DistributedDataParallel, bucket: GradBucket, future: Future) -> None:
-        """Do what comes after a bucket's sum has begun."""
+        """Do the work due after a bucket's sum has begun."""
         for module, reports in self._reports:
             if module() is owner:
                 reports.after_bucket(bucket, future)
 
     def should_stop(self) -> bool:
-        """Return whether all ranks are to stop after this step, because one of them got SIGTERM.
+        """Return whether all ranks should stop after this step, because one of them got SIGTERM.
 
-        Or its cloud has said that it takes the machine away, with the setting `notices`. Call it once per step on every
-        rank. It becomes true on all ranks in the same step, in an elastic job in the step of the signal and otherwise
-        in the next one, so that they write the same checkpoint. The first call takes SIGTERM over, so that it no longer
-        ends the process; a Python handler that was there is called as well. It costs a sum of one number, which is not
-        waited for unless the job is elastic.
+        With the setting `notices`, it is also true once a rank's cloud has announced that it will reclaim the machine.
+        Call it once per step on every rank. It becomes true on all ranks in the same step, so that they write the same
+        checkpoint: in an elastic job in the step of the signal, otherwise in the next one. The first call takes over
+        SIGTERM, so that it no longer ends the process; an existing Python handler is called as well. It costs a sum of
+        one number, which is not waited for unless the job is elastic.
 
         Raises:
             ConfigError: the first call is not on the main thread.
-            ReductionError: what has ended the communicator.
+            ReductionError: the error that has ended the communicator.
         """
         return self._stopping.ask(self.all_reduce)
 
@@ -112,8 +113,8 @@ class Riders(ElasticMethods):
         """Compare the weights of all ranks every N steps, where a step is a backward pass in which DDP averages.
 
         Call it once on all ranks, with the same arguments, before the first backward pass or after the same one. In
-        every N-th backward pass a digest of 64 bits per parameter goes into a sum; the next pass looks at it. A
-        comparison reads all weights once. Within DDP's `join` nothing is compared.
+        every N-th backward pass a digest of 64 bits per parameter goes into a sum; the next pass checks it. A
+        comparison reads all weights once. Nothing is compared inside DDP's `join`.
 
         Args:
             model: the DDP module, or the one inside; see `Watch` in worker_plugin/riders/drift.py.
@@ -123,52 +124,52 @@ class Riders(ElasticMethods):
         Raises:
             ConfigError: an argument is wrong.
 
-        Where weights differ, a backward pass ends with ReplicasDiffer, in the same step on all ranks. It names the
+        If weights differ, a backward pass ends with ReplicasDiffer, in the same step on all ranks. The error names the
         ranks that differ from most others, and the first tensor. The communicator has failed then.
         """
-        own = weakref.proxy(self)  # a state that nobody else keeps is dropped at once
+        own = weakref.proxy(self)  # a state without other references is dropped immediately
         watch = Watch(model, every, optimizer, lambda table: own.all_reduce(table), lambda: own._places())
         self._watches = (*self._watches, watch)
         if self.config.elastic:
-            # Newcomers count from the step in which they come.
+            # Newcomers count from the step in which they join.
             self.on_change(lambda before, after: watch.count_again())
 
     def weigh(self, samples: float) -> None:
-        """Let gradients count by samples: each rank's by its own, instead of all alike.
+        """Weight each rank's gradients by its number of samples, instead of all ranks equally.
 
         Call it once per step on every rank, before the backward pass that DDP averages; best before the forward pass,
         which then hides the round trip. DDP's average becomes the sum of gradient times samples over all ranks, divided
         by the samples of all. That is the gradient of the mean loss over all samples, if each rank's loss is the mean
-        over its own. It stays so until the next call. A rank with an empty batch passes 0, and a loss such as
-        `0.0 * model(...).sum()`. Within DDP's `join` ranks without data weigh nothing by themselves.
+        over its own. The weights stay in effect until the next call. A rank with an empty batch passes 0, and a loss
+        such as `0.0 * model(...).sum()`. Inside DDP's `join`, ranks without data automatically have weight 0.
 
-        In an elastic job, the step in which a worker is lost has a gradient that is off by one factor for all: that of
-        the mean samples of those who are left to those of all.
+        In an elastic job, the gradient of the step in which a worker is lost is off by a factor, the same on all
+        ranks: the ratio of the mean samples of the remaining workers to the mean samples of all.
 
         Args:
-            samples: of this rank: their number, or that of tokens, or any other weight from 0 to 2**53.
+            samples: this rank's number of samples or tokens, or any other weight from 0 to 2**53.
 
         Raises:
-            ConfigError: it is not such a number. Where it is 0 on all ranks, the backward pass ends with ConfigError.
-            ReductionError: what has ended the communicator.
+            ConfigError: it is not such a number. If it is 0 on all ranks, the backward pass ends with ConfigError.
+            ReductionError: the error that has ended the communicator.
         """
         self._weighing.weigh(samples, self.all_reduce)
 
     # ---- reports of steps ----
 
     def report_steps(self, ddp_model: DistributedDataParallel) -> None:
-        """Have the ranks tell each other, in each backward pass, who skips it, is late, or has Inf or NaN gradients.
+        """Report, in each backward pass, which ranks skip it, are late, or have Inf or NaN gradients.
 
         Call it once on all ranks, before the first forward pass. From then on `last_step` has the report of the latest
-        pass, and `skip_step` may be called. A rank whose gradients become Inf or NaN is named in the log of rank 0
-        as well, with the parameter. It reads all gradients once, and costs one small sum per step. The next forward
+        pass, and `skip_step` may be called. Rank 0 also logs each rank whose gradients become Inf or NaN, with the
+        parameter. It reads all gradients once, and costs one small sum per step. The next forward
         pass begins by waiting for that sum, so on a GPU no earlier than when the backward pass is done.
 
         Args:
-            ddp_model: the DDP module. Several may be reported, each by a call of its own.
+            ddp_model: the DDP module. Several may be reported, with one call for each.
 
         Raises:
-            ConfigError: it is not a DDP module, or averages over other ranks than this state is for.
+            ConfigError: it is not a DDP module, or averages over different ranks than this state.
         """
         if not isinstance(ddp_model, DistributedDataParallel):
             raise ConfigError(f"a {type(ddp_model).__name__} averages no gradients: pass the DDP module")
@@ -180,30 +181,30 @@ class Riders(ElasticMethods):
 
     @property
     def last_step(self) -> StepReport | None:
-        """What all ranks told of the latest backward pass of the first module that `report_steps` was given.
+        """The report of all ranks on the latest backward pass of the first module passed to `report_steps`.
 
-        Read it on any rank, after the backward pass, which has it already or waits for it for one round trip. None
-        before the first one.
+        Read it on any rank after the backward pass. The report has then arrived, or reading waits one round trip for
+        it. None before the first backward pass.
         """
         if not self._reports:
             raise ConfigError("nothing is reported: call state.report_steps(ddp_model) once, on all ranks")
         return self._reports[0][1].look()
 
     def skip_step(self, ddp_model: DistributedDataParallel | None = None) -> None:
-        """Take part in a backward pass that failed on this rank, so that all ranks can drop this step and go on.
+        """Take part in a backward pass that failed on this rank, so that all ranks can drop this step and continue.
 
-        For errors that concern one batch only, such as OutOfMemoryError: call it where the forward or the backward
-        pass has raised it, outside of `no_sync`, on this rank alone. It returns when the other ranks have done their
-        backward pass. Then the gradients of all ranks are NaN, so GradScaler skips the step; without one see
-        `last_step.counts`. What lossy wires have left out is as it was before. The model's buffers, such as the
-        means of a BatchNorm, have seen the batch.
+        It is for errors that concern only one batch, such as OutOfMemoryError. Call it where the forward or the
+        backward pass has raised the error, outside `no_sync`, on this rank alone. It returns when the other ranks have
+        done their backward pass. The gradients of all ranks are then NaN, so GradScaler skips the step; without
+        GradScaler see `last_step.counts`. The residuals of lossy wires are unchanged. The model's buffers, such as
+        the means of a BatchNorm, have seen the batch.
 
         Args:
             ddp_model: the module; may be left out if only one is reported.
 
         Raises:
-            ConfigError: `report_steps` was not called for the module; or no pass has begun that could be skipped.
-            ReductionError: what has ended the communicator.
+            ConfigError: `report_steps` was not called for the module, or no pass that could be skipped has begun.
+            ReductionError: the error that has ended the communicator.
         """
         found = [
             (module, reports)
@@ -217,7 +218,7 @@ class Riders(ElasticMethods):
             )
         try:
             found[0][1].skip(found[0][0])
-        except RuntimeError:  # what DDP's futures raise has no type
+        except RuntimeError:  # errors of DDP's futures lose their type
             if self.error is None:
                 raise
             raise self.error from None
@@ -233,13 +234,13 @@ class Riders(ElasticMethods):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients of all modules whose gradients this state averages, as one vector; return its norm.
 
-        All ranks have the same averages, so nothing is sent: it is `torch.nn.utils.clip_grad_norm_` of all their
-        parameters. Call it after the backward pass, and after `scaler.unscale_`.
+        All ranks have the same averages, so nothing is sent. It calls `torch.nn.utils.clip_grad_norm_` with all the
+        modules' parameters. Call it after the backward pass, and after `scaler.unscale_`.
         """
         return torch.nn.utils.clip_grad_norm_(self._modules.parameters(), max_norm)
 
     def _places(self) -> tuple[list[str], int]:
-        """Return the names of the ranks that take part at present, and the index of this one among them."""
+        """Return the names of the ranks that currently take part, and the index of this rank among them."""
         if not self.config.elastic:
             ranks = self._ranks()
             return [str(rank) for rank in ranks.global_ranks or range(ranks.size)], ranks.rank

@@ -1,4 +1,4 @@
-"""Ranks that stop together: what asks one of them to stop is told to all, in the same step."""
+"""Stop all ranks together: a request to stop one rank reaches all of them in the same step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from worker_plugin.tensors.futures import Future
 
 
 class Stopping:
-    """Whether the ranks of one communicator are to stop. All of them ask equally often.
+    """Whether the ranks of one communicator should stop. All ranks call `ask` equally often.
 
     Args:
-        is_at_once: whether an answer counts what was asked in the same step, which costs a round trip. Otherwise it
-            is that of the step before, which is there already.
-        notices: whose notices count as well; see `stop_request.arm`.
+        is_at_once: whether an answer includes requests from the same step, which costs a round trip. Otherwise it
+            is the answer of the previous step, which has already arrived.
+        notices: the cloud whose notices count as well; see `stop_request.arm`.
     """
 
     def __init__(self, *, is_at_once: bool, notices: str | None = None) -> None:
@@ -29,7 +29,7 @@ class Stopping:
         self._stops = False
 
     def ask(self, all_reduce: AllReduce) -> bool:
-        """Return whether any rank was asked to stop; the same on all ranks, and true for ever once it was."""
+        """Return whether any rank was asked to stop; the same on all ranks, and permanently true after that."""
         asked = is_asked(self._notices)
         if self._stops:
             return True
@@ -44,12 +44,12 @@ class Stopping:
         return self._stops
 
     def settle(self) -> None:
-        """Wait for the sum of the last step: a rank that closed before all have begun it would end it with an error.
+        """Wait for the sum of the last step, which would fail if this rank closed before all ranks have begun it.
 
-        Not on other threads than the main one, which may be needed for that.
+        It waits only on the main thread. From any other thread it does not, because the main thread may be needed.
         """
         last, self._before = self._before, None
         if last is not None and threading.current_thread() is threading.main_thread():
-            # Its error is that another rank has failed, which the next collective says too.
+            # An error means that another rank has failed, which the next collective reports too.
             with contextlib.suppress(ReductionError):
                 last.wait()

@@ -1,8 +1,8 @@
-"""The settings of a `ReductionState`: the table of all of them, and how a state gets their values.
+"""The settings of a `ReductionState`: the table of all settings, and how a state gets their values.
 
 `PluginConfig` is the table; each of its fields is one setting. `Settings` repeats the names for
-type checkers, which read nothing else; a test compares the two. `help(ReductionState)` and
-docs/settings.md are made from the table.
+type checkers, which cannot read the table; a test compares the two. `help(ReductionState)` and
+docs/settings.md are generated from the table.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ class PluginConfig:
         None,
         Addresses(),
         "A list or a comma-separated string of HOST:PORT, dns:NAME:PORT, file:PATH and the other forms of "
-        "docs/platforms.md. Without it Vertex AI and SageMaker are asked; if they name none either, private "
+        "docs/platforms.md. If not set, they come from Vertex AI or SageMaker; if those name none either, private "
         "reducers start on the ranks' hosts.",
     )
     job: str | None = setting(
         None,
         Text(f"a string of 1 to {limits.JOB_NAME_BYTES_MAX} bytes"),
-        "Name of the job, the same on all ranks; no other live job may have it. Rank 0 makes one up if "
+        "Name of the job, the same on all ranks; no other live job may have it. Rank 0 generates one if "
         "none is given.",
     )
     run: str | None = setting(
         None,
         Text(f"a string of 1 to {limits.RUN_BYTES_MAX} bytes"),
-        "What tells this run from any other that has the job's name: the same on all ranks, and new for "
-        "every run, such as the id that a scheduler gives it. Used only where ranks have no process group and no store "
-        "to meet through; without it rank 0 warns there.",
+        "Distinguishes this run from other runs with the same job name. It is the same on all ranks and new for "
+        "every run, such as the ID that a scheduler assigns. Used only if the ranks have neither a process group nor a "
+        "store to meet through; rank 0 then warns if it is not set.",
     )
     rank: int | None = setting(
         None,
         WholeNumber(0, limits.WORLD_SIZE_MAX - 1),
-        "Number of this rank. It comes from the process group if it is not given.",
+        "Number of this rank. If not set, it comes from the process group.",
     )
     world_size: int | None = setting(
         None,
         WholeNumber(1, limits.WORLD_SIZE_MAX),
-        "Number of ranks. It comes from the process group if it is not given.",
+        "Number of ranks. If not set, it comes from the process group.",
     )
     transport: str = setting(
         "auto",
@@ -78,41 +78,43 @@ class PluginConfig:
     wire_dtype: str | None = setting(
         None,
         Text("a string such as 'bf16'", lambda name, text: parse_wire_dtype(text, name)),
-        "Format in which sums and averages of floating-point numbers travel. Without it every tensor "
-        'travels in its own dtype. "bf16" and "fp16" are for float32: the sum is made in float32 and '
+        "Wire format for sums and averages of floating-point numbers. If not set, every tensor "
+        'is sent in its own dtype. "bf16" and "fp16" are for float32; the sum is computed in float32 and '
         'rounded once. "int8", "fp8" and "topk:RATIO" ("topk" means 1 %) are for float32, bfloat16 and '
-        "float16: they are lossy, and gradients of DDP get error feedback; those of HSDP with `add_error_feedback`.",
+        "float16. They are lossy; DDP gradients get error feedback, and HSDP gradients get it with "
+        "`add_error_feedback`.",
     )
     on_reducer_loss: str = setting(
         "reshard",
         Choice("reshard", "wait", "raise"),
-        'What follows when a reducer is lost. "reshard": the others take over at once, and take the '
-        'lost one in again when it is back. "wait": all reducers are waited for, or those that '
-        'their names stand for by then, up to `join_timeout_s`. "raise": the job fails. Rank 0\'s value counts.',
+        'What to do when a reducer is lost. "reshard": the others take over immediately, and the lost one '
+        'rejoins when it is back. "wait": wait up to `join_timeout_s` for all reducers, or for those that '
+        'their names then resolve to. "raise": the job fails. Rank 0\'s value counts.',
     )
     fallback: str | None = setting(
         None,
         Choice(None, "embedded"),
-        'What follows when no reducer has been there for `join_timeout_s`. "embedded": rank 0 starts a '
-        "private reducer on its host, and all ranks must run on that host. Without it the job fails.",
+        'What to do when no reducer has been available for `join_timeout_s`. "embedded": rank 0 starts a '
+        "private reducer on its host, and all ranks must run on that host. If not set, the job fails.",
     )
     timeout_s: float = setting(
         600.0,
         Seconds(),
-        "Seconds from a collective's first push to CollectiveTimeout. Ranks that have not come are "
-        "waited for as long.",
+        "Seconds from a collective's first push to CollectiveTimeout. It is also the time limit for ranks "
+        "to join.",
     )
     stall_warn_s: float = setting(
         5.0,
         Seconds(),
         "Seconds without a result after which the oldest collective is logged as a warning. After this "
-        "time a rank also says which reducers or ranks it waits for. The same ones are named at most once in it.",
+        "time a rank also reports which reducers or ranks it is waiting for, and names the same ones at most once "
+        "per such interval.",
     )
     join_timeout_s: float = setting(
         60.0,
         Seconds(),
-        "Seconds to wait for reducers that cannot be reached, at the start and after all were lost. The store of "
-        "torch.distributed and name servers have as long to answer.",
+        "Seconds to wait for reducers that cannot be reached, at the start and after all were lost. It is also the "
+        "time limit for answers of the torch.distributed store and of name servers.",
     )
     close_timeout_s: float = setting(
         5.0, Seconds(), "Seconds that `close` waits for ranks that may still need this one."
@@ -120,85 +122,86 @@ class PluginConfig:
     chunk_bytes: int | None = setting(
         None,
         WholeNumber(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
-        f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. Without it the size is 4 MiB "
-        "within one host, and otherwise chosen once, after the first collectives; with `credit_bytes` alone "
+        f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. If not set, the size is 4 MiB "
+        "within one host, and otherwise chosen once, after the first collectives; if only `credit_bytes` is set, "
         "it is a quarter of that. Rank 0's value counts.",
     )
     credit_bytes: int | None = setting(
         None,
         WholeNumber(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX, "bytes"),
-        "Bytes that may be pushed to one reducer ahead of its results. Without it the number is adapted "
-        "all the time.",
+        "Bytes that may be pushed to one reducer ahead of its results. If not set, the number is adapted "
+        "continuously.",
     )
     checksums: bool = setting(
         False,
         Switch(),
-        "Whether every push and result carries a CRC-32C; 1 or 0 in the environment. One whose checksum "
-        "is wrong is sent again. Rank 0's value counts.",
+        "Whether every push and result carries a CRC-32C; 1 or 0 in the environment. Messages with a wrong "
+        "checksum are sent again. Rank 0's value counts.",
     )
     io_process: bool = setting(
         False,
         Switch(),
-        "Whether connections and protocol are in a process of their own, for training loops whose Python code keeps "
+        "Whether connections and protocol run in a separate process, for training loops whose Python code keeps "
         "the interpreter busy; 1 or 0 in the environment. For tensors on the CPU, without `local_group` and `elastic`. "
-        "Each rank may choose for itself.",
+        "May differ between ranks.",
     )
     local_group: int | str | None = setting(
         None,
         LocalGroup(),
         "How many ranks of each node reduce among themselves first, so that one copy of the gradients "
-        'per node crosses the network: a number, or "auto" for what the launcher says. Without it every '
-        "rank is by itself. With `elastic` these ranks are one worker, and the default process group.",
+        'per node crosses the network: a number, or "auto" for the number that the launcher reports. If not set, '
+        "every rank works on its own. With `elastic` these ranks form one worker, and are the default process group.",
     )
     elastic: bool = setting(
         False,
         Switch(),
-        "Whether the job goes on when a worker is lost, and takes in new ones, see docs/elastic.md; 1 or 0 in "
-        "the environment. It needs `job`, `reducers`, `rank` and `world_size`: how many workers begin.",
+        "Whether the job continues when a worker is lost, and accepts new ones, see docs/elastic.md; 1 or 0 in "
+        "the environment. It needs `job`, `reducers`, `rank` and `world_size`, the initial number of workers.",
     )
     min_workers: int = setting(
         1,
         WholeNumber(1, limits.WORLD_SIZE_MAX),
-        "With fewer workers than that an elastic job begins no step, and waits `join_timeout_s` for more.",
+        "With fewer workers than this, an elastic job begins no step, and waits `join_timeout_s` for more.",
     )
     notices: str | None = setting(
         None,
         Choice(None, "auto", "gce", "aws", "azure"),
-        "Whose metadata service is asked every 2 s whether this machine will be taken away, from the first call of "
-        '`should_stop` or `should_leave` on; a notice is to them what a SIGTERM is. "auto": that of the cloud in which '
-        "the machine says it is. Without it nobody is asked.",
+        "The cloud whose metadata service is polled every 2 s for a notice that this machine will be reclaimed, from "
+        'the first call of `should_stop` or `should_leave` on; they treat a notice like a SIGTERM. "auto": the cloud '
+        "that the machine reports to be in. If not set, no service is polled.",
     )
     colocated: str | None = setting(
         None,
         Choice(None, "auto", "always"),
-        'Whether the hosts of the ranks have reducers too, which their lowest ranks start. "auto": if '
-        'there are fewer reducers than hosts. "always": in any case. Without it only if no reducers are '
+        'Whether the lowest rank of each host also starts a reducer there. "auto": if '
+        'there are fewer reducers than hosts. "always": in any case. If not set, only if no reducers are '
         "given and the ranks are on several hosts. The same on all ranks.",
     )
     colocated_host: str | None = setting(
         None,
         Text("an address of this host that the other hosts reach"),
-        "The address at which a reducer on this host listens. Without it that of the interface in "
-        "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or of the way to MASTER_ADDR.",
+        "The address at which a reducer on this host listens. If not set, it is that of the interface in "
+        "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or of the route to MASTER_ADDR.",
     )
     link: str | None = setting(
         None,
         Text("a rate such as '25G' or '100M'", link_mbit),
         "Rate of this host's link in its slower direction, such as '25G' or '100M'. Reducers get shares "
-        "that suit the links of all hosts. Without it all links count as equal, or as the median of those "
-        "that are known.",
+        "that suit the links of all hosts. If not set, all links count as equal, or as the median of the "
+        "known links.",
     )
     trace: str | None = setting(
         None,
         Text("a directory"),
-        "Directory into which each rank writes when its latest collectives were issued, pushed and summed, when "
-        "it leaves or fails, and whenever the file `now` there is touched; `reducer trace` reads it.",
+        "Directory for each rank's record of when its latest collectives were issued, pushed and summed. A rank writes "
+        "it when it leaves or fails, and whenever the file `now` in the directory is touched; `reducer trace` reads "
+        "it.",
     )
     report_s: float = setting(
         60.0,
         Seconds(may_be_never=True),
-        "Seconds between two lines of rank 0 that say how long collectives take and what to look at first, as "
-        "docs/operating.md describes. 0: none.",
+        "Seconds between two log lines in which rank 0 reports how long collectives take and what to look at first; "
+        "see docs/operating.md. 0 disables them.",
     )
     tls_cert: str | None = setting(
         None,
@@ -209,7 +212,7 @@ class PluginConfig:
     tls_ca: str | None = setting(
         None,
         FilePath(),
-        "PEM file with the CA certificates that a reducer's certificate must lead to.",
+        "PEM file with the CA certificates that a reducer's certificate must chain to.",
     )
     token_file: str | None = setting(
         None,
@@ -221,7 +224,7 @@ class PluginConfig:
         for row in rows(PluginConfig):
             if (value := getattr(self, row.name)) is not None:
                 row.kind.check(row.name, value)
-        # What follows is about several settings at once.
+        # The following checks involve several settings.
         is_beyond = self.rank is not None and self.world_size is not None and self.rank >= self.world_size
         if is_beyond and not self.elastic:
             raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
@@ -243,12 +246,12 @@ class PluginConfig:
 
     @property
     def wire(self) -> WireFormat | None:
-        """The meaning of `wire_dtype`. None: every tensor travels in its own dtype."""
+        """The parsed `wire_dtype`. None: every tensor is sent in its own dtype."""
         return parse_wire_dtype(self.wire_dtype)
 
     @property
     def link_mbit(self) -> int:
-        """The meaning of `link`, in Mbit/s; 0: not known."""
+        """The parsed `link`, in Mbit/s; 0: not known."""
         return 0 if self.link is None else link_mbit("link", self.link)
 
     @property
@@ -314,7 +317,7 @@ class PluginConfig:
 def _check_text(name: str, text: str, bytes_max: int) -> None:
     try:
         size = len(text.encode())
-    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+    except UnicodeEncodeError:  # bytes of the environment that are not UTF-8
         raise ConfigError(f"{name} {text!r} is not text") from None
     if not 1 <= size <= bytes_max:
         raise ConfigError(f"{name} {text!r} must have 1 to {bytes_max} bytes")
@@ -323,7 +326,7 @@ def _check_text(name: str, text: str, bytes_max: int) -> None:
 
 
 class Settings(TypedDict, total=False):
-    """What may be given for each setting but `reducers`; None means that it is not given."""
+    """Types of the arguments for all settings except `reducers`; None means not given."""
 
     job: str | None
     run: str | None
@@ -357,7 +360,7 @@ class Settings(TypedDict, total=False):
 
 
 class AllSettings(Settings, total=False):
-    """What may be given for each setting."""
+    """Types of the arguments for all settings."""
 
     reducers: Sequence[str] | str | None
 
@@ -367,7 +370,7 @@ def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.envir
 
     Raises:
         ConfigError: a value is wrong; the message names it and where it came from.
-        TypeError: there is no setting of an argument's name.
+        TypeError: an argument's name is not that of a setting.
     """
     table = rows(PluginConfig)
     names = [row.name for row in table]
@@ -382,21 +385,21 @@ def build(arguments: Mapping[str, object], environ: Mapping[str, str] = os.envir
         argument, text = arguments.get(row.name), environ.get(row.variable)
         if argument is not None:
             values[row.name] = row.kind.parse(row.name, argument)
-        # An empty variable counts as not set, except for that of the reducers. An unset variable of
-        # a shell script would make it empty, and the job would run on a private reducer that nobody
-        # wanted.
+        # An empty variable counts as not set, except for that of the reducers. An unset variable in
+        # a shell script would make it empty, and the job would unintentionally run on a private
+        # reducer.
         elif text or (text is not None and row.name == "reducers"):
             values[row.name] = row.kind.parse(row.variable, text)
-            # Its check at the end names the argument.
+            # The check at the end would name the argument instead of the variable.
             row.kind.check(row.variable, values[row.name])
     return PluginConfig(**values)
 
 
 def check_files(config: PluginConfig) -> None:
-    """Return if the files that settings name are there. They are read later, by the communicator.
+    """Return if the files that settings name exist. The communicator reads them later.
 
     Raises:
-        ConfigError: one is not there, or may not be read.
+        ConfigError: a file does not exist, or may not be read.
     """
     for row in rows(PluginConfig):
         path = getattr(config, row.name)

@@ -1,1 +1,1 @@
-"""What users may set, and how: kinds of settings, their table, variables, forms of addresses."""
+"""Settings for users: kinds of settings, their table, variables, and forms of addresses."""

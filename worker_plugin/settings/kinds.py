@@ -1,11 +1,11 @@
-"""Kinds of settings: how a value is understood that the user gave, and which values are allowed.
+"""Kinds of settings: how a user's value is parsed, and which values are allowed.
 
-A kind has two methods. `parse` takes what was given, of whatever type, and returns a value of the
-right type. Numbers may be text everywhere, because `os.environ["RANK"]` is text. `check` refuses a
+A kind has two methods. `parse` takes the user's value, of whatever type, and returns a value of the
+right type. Numbers may always be text, because `os.environ["RANK"]` is text. `check` refuses a
 value of the right type that is not allowed. Both raise ConfigError with a message that names the
-setting, the value and what is allowed.
+setting, the value and the allowed values.
 
-The `name` that `parse` gets is the argument's, or the variable's if the value comes from the
+The `name` passed to `parse` is the argument's, or the variable's if the value comes from the
 environment. Variables are in capital letters.
 """
 
@@ -22,8 +22,8 @@ from reduction import limits
 from reduction.discovery.schemes import check_texts, split
 from reduction.errors import ConfigError
 
-#: The longest time-out, in seconds: about a month. Clocks of a communicator can still add up times
-#: of this size.
+#: The longest timeout, in seconds: about a month. Clocks of a communicator can still add times of
+#: this size.
 SECONDS_MAX = 3e6
 
 _SWITCH_POSITIONS = {"0": False, "1": True, False: False, True: True}
@@ -32,13 +32,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Kind(Protocol[T_co]):
-    """What all kinds of settings can do."""
+    """The methods of all kinds of settings."""
 
     def parse(self, name: str, value: object) -> T_co:
         """Return the value that the user meant.
 
         Raises:
-            ConfigError: it has a type, or is a string, that cannot be meant.
+            ConfigError: it has a type that makes no sense here, or is a string that does not.
         """
         ...
 
@@ -88,9 +88,9 @@ class WholeNumber:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A time in seconds, more than none."""
+    """A time in seconds, greater than 0."""
 
-    #: Whether 0 is allowed as well, as a word for never.
+    #: Whether 0 is allowed as well, meaning never.
     may_be_never: bool = False
 
     @property
@@ -108,7 +108,7 @@ class Seconds:
         raise ConfigError(f"{name} is {value!r}, which is not a number: allowed are {self.allowed}")
 
     def check(self, name: str, value: float) -> None:
-        """Refuse zero, negative numbers, NaN and too long times."""
+        """Refuse zero, negative numbers, NaN and times that are too long."""
         if not 0 < value <= SECONDS_MAX and not (self.may_be_never and value == 0):
             raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
 
@@ -117,9 +117,9 @@ class Seconds:
 class Text:
     """A string."""
 
-    #: What it must be, as messages say it.
+    #: A description of allowed strings, for messages.
     allowed: str
-    #: Gets the name of the setting and the string, and raises ConfigError for one that is not allowed.
+    #: Takes the name of the setting and the string, and raises ConfigError for a string that is not allowed.
     validate: Callable[[str, str], object] | None = None
 
     def parse(self, name: str, value: object) -> str:
@@ -135,7 +135,7 @@ class Text:
 
 
 class Choice:
-    """One of a few words; None among them says that the setting may be left out."""
+    """One of a few words; None among them means that the setting may be left out."""
 
     def __init__(self, *words: str | None) -> None:
         self._words = words
@@ -165,13 +165,13 @@ class FilePath:
         raise ConfigError(f"{name} is {value!r}; it must be the path of a file")
 
     def check(self, name: str, value: str) -> None:
-        """Allow every path. The file is looked for when a state is made: see `require_readable`."""
+        """Allow every path. Whether the file exists is checked when a state is created: see `require_readable`."""
 
     def require_readable(self, name: str, path: str) -> None:
-        """Return if the file is there.
+        """Return if the file exists.
 
         Raises:
-            ConfigError: it is not, or may not be read.
+            ConfigError: it does not exist, or may not be read.
         """
         if not os.path.exists(path):
             why = "is not there"

@@ -1,12 +1,11 @@
-"""A table of settings: a frozen dataclass whose every field is one row.
+"""A table of settings: a frozen dataclass in which every field is one row.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
         timeout_s: float = setting(600.0, Seconds(), "Seconds from the first push to the error.")
 
-The field's name is the setting's, its type is that of a value that was understood, and `setting`
-adds the default, the kind and the documentation. Whatever else has to know the settings asks
-`rows`.
+The field's name is the setting's, its type is that of a parsed value, and `setting`
+adds the default, the kind and the documentation. All other code gets the settings from `rows`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from worker_plugin.settings.kinds import Kind
 
 #: Width of the lines that `document` writes.
 COLUMNS = 100
-#: The argument that `document` replaces by all settings.
+#: The argument that `document` replaces with all settings.
 _ALL_SETTINGS = re.compile(r"^    \*\*settings: .*$", re.MULTILINE)
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class Row:
 
 
 def setting(default: T, kind: Kind[T], doc: str) -> T:
-    """Return a field for the dataclass that is the table, as `dataclasses.field` does."""
+    """Return a field for the table's dataclass, as `dataclasses.field` does."""
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
@@ -64,7 +63,7 @@ def rows(config: type) -> tuple[Row, ...]:
 
 
 def document(docstring: str | None, rows: Iterable[Row]) -> str:
-    """Return a docstring whose section Args lists the settings in the place of `**settings`."""
+    """Return a docstring whose Args section lists the settings in place of `**settings`."""
     entries = [
         textwrap.fill(
             f"{row.name}: {row.doc} Default: {row.default_text}.",

@@ -1,4 +1,4 @@
-"""Chaos: reducers are killed, stopped or terminated all the time. This may slow a training, but not change its bits.
+"""Chaos: reducers are continually killed, stopped or terminated. This may slow a training, but not change its bits.
 
     python -m benchmarks.chaos --kills 200 --every 1.0
     python -m benchmarks.chaos --kills 200 --every 2.0 --reducers 1
@@ -57,14 +57,14 @@ def say(text: str) -> None:
 def parse() -> Namespace:
     line = Line("chaos", __doc__, workers=4, reducers=3, seed=1)
     add = line.add_argument
-    add("--kills", type=at_least(1), default=200, dest="strikes", help="how many signals (%(default)s)")
-    every = "mean seconds between two (%(default)s)"
+    add("--kills", type=at_least(1), default=200, dest="strikes", help="number of signals (%(default)s)")
+    every = "mean seconds between two signals (%(default)s)"
     add("--every", type=at_least(0.001, float), default=1.0, dest="every_s", help=every)
-    add("--signal", choices=SIGNALS, default="KILL", help="which (%(default)s)")
+    add("--signal", choices=SIGNALS, default="KILL", help="which signal (%(default)s)")
     add("--transport", choices=("auto", "tcp", "grpc"), default="auto", help="(%(default)s)")
     add("--colocated", action="store_true", help="the ranks' hosts have reducers too")
     seconds = at_least(0.0, float)
-    after = "seconds from its end to its start (%(default)s)"
+    after = "seconds from the end of a reducer to its restart (%(default)s)"
     add("--restart-after", type=seconds, default=0.1, dest="restart_after_s", help=after)
     stop = "seconds from STOP to CONT (%(default)s)"
     add("--stop-for", type=seconds, default=8.0, dest="stop_for_s", help=stop)

@@ -1,4 +1,4 @@
-"""Workers of an elastic job are killed all the time and restarted; the first one is hit as often as any other.
+"""Workers of an elastic job are continually killed and restarted; the first one is hit as often as any other.
 
     python -m benchmarks.elastic                      100 kills, one every 5 s, back after 3 s: 9 minutes
     python -m benchmarks.elastic --kills 0            undisturbed, until the loss has fallen
@@ -27,13 +27,13 @@ def main() -> None:
     add("--kills", type=int, default=100)
     every = "seconds between two kills (%(default)s)"
     add("--every", type=float, default=5.0, dest="every_s", help=every)
-    back = "seconds until a worker is started again"
+    back = "seconds until a killed worker is restarted"
     add("--back-after", type=float, default=3.0, dest="back_after_s", help=back)
-    pause = "of each step, for what it computes (%(default)s s)"
+    pause = "pause in each step that stands for its computation (%(default)s s)"
     add("--pause", type=float, default=0.05, dest="pause_s", help=pause)
-    add("--reducers-too", action="store_true", help="kill a reducer in the same moment")
-    add("--rival", action="store_true", help="also the same job under torchrun")
-    history = "for `python -m tests.history`: what every worker reduced"
+    add("--reducers-too", action="store_true", help="kill a reducer at the same moment")
+    add("--rival", action="store_true", help="also run the same job under torchrun")
+    history = "file for `python -m tests.history`: what every worker reduced"
     add("--history", type=Path, metavar="FILE", help=history)
     options = tool.parse_args()
     ways = {"elastic": elastic} | ({"torchrun": restarted} if options.rival else {})

@@ -67,18 +67,23 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     line.usage = "%(prog)s [options] -- COMMAND ..."
     add, above = line.add_argument, at_least(0.001, float)
     add("--workers", type=at_least(2), default=4, help="hosts with ranks (%(default)s)")
-    add("--reducers", type=at_least(1), help="hosts with reducers; as many as workers by default")
-    rate = "of every link, each way, in Mbit/s or such as 1G (%(default)s)"
+    add("--reducers", type=at_least(1), help="hosts with reducers; by default as many as workers")
+    rate = "rate of every link in each direction, in Mbit/s or as in 1G (%(default)s)"
     add("--rate", type=mbit, default=1000.0, help=rate)
     queue = "ms that a full queue of a link holds (%(default)s)"
     add("--queue", type=above, default=Link(rate_mbit=1).latency_ms, help=queue)
     delay = "ms from a host to the switch, half of a round trip (%(default)s)"
     add("--delay", type=at_least(0, float), default=0.0, help=delay)
-    auto = "what goes through the reducers, as `reducer run` has it (%(default)s)"
+    auto = "what goes through the reducers, as in `reducer run` (%(default)s)"
     add("--auto", choices=("ddp", "group"), default="ddp", help=auto)
-    add("--warmup", type=at_least(0), default=2, help="steps of a turn that do not count (%(default)s)")
-    add("--timeout", type=above, default=600.0, help="seconds that a turn may take (%(default)s)")
-    add("command", nargs="+", metavar="COMMAND", help="that runs on each worker's host")
+    add(
+        "--warmup",
+        type=at_least(0),
+        default=2,
+        help="initial steps of a turn that do not count (%(default)s)",
+    )
+    add("--timeout", type=above, default=600.0, help="maximum seconds of a turn (%(default)s)")
+    add("command", nargs="+", metavar="COMMAND", help="the command to run on each worker's host")
     given = line.parse_args(words)
     given.reducers = given.reducers or given.workers
     try:

@@ -80,18 +80,18 @@ def at_least(least: float, kind: Callable[[str], Any] = int) -> Callable[[str], 
 
 #: The options that tools share, without their defaults.
 _SHARED: dict[str, dict[str, Any]] = {
-    "workers": {"type": at_least(1), "help": "how many ranks there are (%(default)s)"},
-    "reducers": {"type": at_least(0), "help": "how many reducers there are (%(default)s)"},
-    "rate": {"type": at_least(0.001, float), "help": "Mbit/s of every link, each way (%(default)s)"},
-    "unshaped": {"action": "store_true", "help": "all on loopback, where no root is needed"},
+    "workers": {"type": at_least(1), "help": "number of ranks (%(default)s)"},
+    "reducers": {"type": at_least(0), "help": "number of reducers (%(default)s)"},
+    "rate": {"type": at_least(0.001, float), "help": "Mbit/s of every link in each direction (%(default)s)"},
+    "unshaped": {"action": "store_true", "help": "run everything on loopback, which needs no root"},
     "device": {"choices": ("cuda", "cpu"), "help": "(%(default)s)"},
     "size": {"type": size, "help": "size of the tensors, such as 64MiB (%(default)s)"},
-    "rounds": {"type": at_least(1), "help": "turns of each that count (%(default)s)"},
-    "warmup": {"type": at_least(0), "help": "rounds that do not count (%(default)s)"},
-    "seed": {"type": int, "help": "of all that is drawn at random (%(default)s)"},
-    "tiny": {"action": "store_true", "help": "next to nothing, to try the tool itself"},
-    "json": {"type": Path, "metavar": "FILE", "help": "also write the results there"},
-    "out": {"type": Path, "metavar": "FOLDER", "help": "for the files with the results (%(default)s)"},
+    "rounds": {"type": at_least(1), "help": "measured turns of each contender (%(default)s)"},
+    "warmup": {"type": at_least(0), "help": "initial rounds that do not count (%(default)s)"},
+    "seed": {"type": int, "help": "seed of all random choices (%(default)s)"},
+    "tiny": {"action": "store_true", "help": "a minimal run, to try the tool itself"},
+    "json": {"type": Path, "metavar": "FILE", "help": "also write the results to this file"},
+    "out": {"type": Path, "metavar": "FOLDER", "help": "folder for the result files (%(default)s)"},
 }
 
 
@@ -112,7 +112,7 @@ class Line(argparse.ArgumentParser):
         )
         for option, default in defaults.items():
             more = (
-                {"help": "as many as workers by default"} if option == "reducers" and default is None else {}
+                {"help": "by default as many as workers"} if option == "reducers" and default is None else {}
             )
             self.add_argument(f"--{option}", default=default, **(_SHARED[option] | more))
         self._has_reducers = defaults.keys() >= {"workers", "reducers"}

@@ -211,7 +211,7 @@ KINDS: dict[str, tuple[Callable[[Strangers], Awaitable[None]], str]] = {
     "half-frames": (half_frames, "first frames of 4 MiB, half sent and held"),
     "grpc-port": (grpc_port, "idle connections to the gRPC port"),
     "data-port": (data_port, "idle and garbage connections to the data port"),
-    "lobby": (lobby, "lobby workers with entries of 16 KiB"),
+    "lobby": (lobby, "lobby workers with entries of 64 KiB"),
     "metrics-port": (metrics_port, "idle and slow HTTP connections to the metrics port"),
 }
 

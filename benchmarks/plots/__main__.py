@@ -40,7 +40,7 @@ def write(source: Path, directory: Path) -> list[Path]:
 def main() -> None:
     line = Line("plots", __doc__)
     line.add_argument("file", nargs="?", type=Path, default=RESULTS / "latest.json", help="(%(default)s)")
-    line.add_argument("--out", type=Path, help="folder for the files; that of FILE if not given")
+    line.add_argument("--out", type=Path, help="folder for the files; by default that of FILE")
     given = line.parse_args()
     try:
         written = write(given.file, given.out or given.file.parent)

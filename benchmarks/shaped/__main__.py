@@ -44,31 +44,35 @@ def bursts(text: str) -> Bursts:
 def parse() -> argparse.Namespace:
     line = Line("shaped", __doc__, workers=4, rounds=5, warmup=1, json=None)
     add, link = line.add_argument, Link(rate_mbit=500)
-    add("--size", type=listed(size), default="64MiB", help="of the tensors; several: comma-separated")
-    add("--reducers", type=listed(int), help="as many as workers by default; several: comma-separated")
+    add("--size", type=listed(size), default="64MiB", help="size of the tensors; several: comma-separated")
+    add("--reducers", type=listed(int), help="by default as many as workers; several: comma-separated")
     lists = {
-        "rate": (link.rate_mbit, "Mbit/s of every link, each way"),
+        "rate": (link.rate_mbit, "Mbit/s of every link in each direction"),
         "latency": (link.latency_ms, "queue of a link in ms"),
         "delay": (link.delay_ms, "ms from a host to the switch, half of a round trip"),
     }
     for name, (value, what) in lists.items():
         add(f"--{name}", type=listed(float), default=[value], help=f"{what}; several: comma-separated")
-    segments = "TCP hands over no more segments as one packet; as many as fit a burst by default"
+    segments = (
+        "maximum number of segments that TCP passes on as one packet; by default as many as fit a burst"
+    )
     add("--segments", type=int, default=0, help=segments)
-    processes = "processes of each reducer; 0: as `reducer serve` has them by default"
+    processes = "processes of each reducer; 0: the default of `reducer serve`"
     add("--processes", type=int, default=1, help=processes)
-    add("--burst", type=size, default=link.burst_bytes, help="of a link")
-    add("--congestion", default="", help="TCP's algorithm; else cubic, or reno")
+    add("--burst", type=size, default=link.burst_bytes, help="burst size of a link")
+    add("--congestion", default="", help="TCP's congestion control; by default cubic, or else reno")
     contenders = [*TRANSPORTS, "ring"]
     add("--contenders", type=among((*OURS, "ring")), default=contenders, help="comma-separated")
-    slower = "hosts with slower links: r0=0.5,w1=0.25; all are told their rates"
+    slower = "hosts with slower links: r0=0.5,w1=0.25; all hosts know their rates"
     add("--slower", type=parts, default=(), help=slower)
-    later = "measure again with these links slower, of which no host is told, and again with all whole"
+    later = "measure again with these links slower, unknown to the hosts, and again with all links restored"
     add("--later", type=parts, help=later)
-    background = "other traffic between the first two workers; mean seconds of a burst and of a pause"
+    background = (
+        "other traffic between the first two workers; ON and OFF: mean seconds of a burst and of a pause"
+    )
     add("--background", type=bursts, metavar="FLOWS:ON:OFF", help=background)
     add("--train", choices=tuple(NARROW), help="training steps of this model instead of all-reduces")
-    add("--two-jobs", action="store_true", help="two jobs at once, beside each alone")
+    add("--two-jobs", action="store_true", help="two jobs at the same time, compared with each alone")
     add("--no-iperf", action="store_true", help="do not measure what the link carries")
     given = line.parse_args()
     if given.two_jobs and (given.train or given.later):

@@ -23,13 +23,13 @@ from benchmarks.simulation.world import Setting, ideal, simulate
 def parse() -> argparse.Namespace:
     line = Line("simulation", __doc__, workers=4, rate=200.0, size="64MiB", rounds=6)
     add = line.add_argument
-    reducers = "on hosts of their own; several: comma-separated"
+    reducers = "reducers on separate hosts; several: comma-separated"
     add("--reducers", type=listed(int), default=[4], help=reducers)
     add("--colocated", action="store_true", help="the workers' hosts have reducers too")
     add("--slower", type=parts, default=(), help="hosts with slower links: r0=0.5,w1=0.25")
     add("--queue", type=float, default=1.0, help="queue of a link in ms")
     add("--delay", type=float, default=0.0, help="ms from host to host, one way")
-    add("--cpu", type=float, default=1.0, help="part of the CPU time of plain Python; 0: none")
+    add("--cpu", type=float, default=1.0, help="CPU time as a fraction of that of plain Python; 0: none")
     return line.parse_args()
 
 

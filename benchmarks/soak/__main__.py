@@ -90,17 +90,17 @@ def keep(settings: Namespace, courses: list[Course]) -> None:
 def parse() -> Namespace:
     line = Line("soak", __doc__, workers=3, reducers=2, seed=1, out=results.RESULTS)
     add = line.add_argument
-    add("--minutes", type=float, default=30.0, help="of each transport (%(default)s)")
-    transports = "one after the other (%(default)s)"
+    add("--minutes", type=float, default=30.0, help="minutes for each transport (%(default)s)")
+    transports = "transports to run one after the other (%(default)s)"
     add("--transport", type=listed(str), default="tcp,grpc", dest="transports", help=transports)
     add("--every", type=float, default=3.0, dest="every_s", help="seconds between samples (%(default)s)")
-    reopen = "seconds of a job; 0: one job (%(default)s)"
+    reopen = "seconds until the ranks begin a new job; 0: one job only (%(default)s)"
     add("--reopen", type=float, default=30.0, dest="reopen_s", help=reopen)
-    add("--size-mib", type=float, default=4.0, help="largest tensor, MiB (%(default)s)")
+    add("--size-mib", type=float, default=4.0, help="size of the largest tensor in MiB (%(default)s)")
     allowance = RSS_ALLOWANCE_BYTES / MIB
-    add("--allowance-mib", type=float, default=allowance, help="growth of RSS (%(default)s)")
+    add("--allowance-mib", type=float, default=allowance, help="allowed growth of RSS (%(default)s)")
     collect = (
-        "run Python's garbage collector before each sample: what grows only without it is not lost, but waits"
+        "run Python's garbage collector before each sample; memory that grows only without it is not leaked"
     )
     add("--collect", action="store_true", dest="collects", help=collect)
     given = line.parse_args()

@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from reducer.doctor.facts import Facts
 
 
-@click.command(short_help="Find out what is broken or slow, and what to mend first.")
+@click.command(short_help="Find out what is broken or slow, and what to fix first.")
 @click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was measured and found as JSON.")
-@click.option("--no-rates", is_flag=True, help="Measure no bandwidth: what is sent is a few kilobytes.")
-@click.option("--anyway", is_flag=True, help="Measure bandwidth although jobs are running, and slow them.")
-@click.option("--link", metavar="RATE", help="What this host's link should carry, such as 25G or 100M.")
+@click.option("--no-rates", is_flag=True, help="Do not measure bandwidth; only a few kilobytes are sent.")
+@click.option("--anyway", is_flag=True, help="Measure bandwidth even if jobs are running, which slows them.")
+@click.option("--link", metavar="RATE", help="Expected rate of this host's link, such as 25G or 100M.")
 @model_options(is_required=False)
 @click.option(
     "--workers",
     type=click.IntRange(2, WORKERS_MAX),
     metavar="COUNT",
-    help="Machines that train, for the prediction.  [default: those that were measured]",
+    help="Number of training machines for the prediction.  [default: those that were measured]",
 )
 @price_options
 @asking_security_options
-@click.option("--job", metavar="NAME", help="Name of the doctor's job, if tokens are for certain jobs only.")
+@click.option("--job", metavar="NAME", help="Name of the doctor's job, if tokens are only for certain jobs.")
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
 @click.option(
     "--facts",
     type=click.File(),
     metavar="FILE",
-    help="Measure nothing; judge what `--json` or `reduction_server.doctor` has measured. - is stdin.",
+    help="Measure nothing; evaluate measurements of `--json` or `reduction_server.doctor`. - is stdin.",
 )
 def doctor(
     addresses: tuple[str, ...],
@@ -76,16 +76,16 @@ def doctor(
 ) -> None:
     """Check from a worker's host whether the reducers at each ADDRESS can be used, and how fast.
 
-    ADDRESS is as for `reducer status`, in all forms of REDUCTION_REDUCERS; without any it is what that
-    variable or the platform names, or else 127.0.0.1:50051. It needs no torch. For all ranks at once:
+    ADDRESS is as for `reducer status`, in any form of REDUCTION_REDUCERS; the default is what that
+    variable or the platform names, or else 127.0.0.1:50051. It does not need torch. For all ranks together:
 
     \b
     torchrun ... -m reduction_server.doctor
 
-    Bandwidth is measured over the real data plane, in a job of the doctor's own, for about 15 s. That
-    cannot change any sum of another job, but slows it; so it is left out where jobs are running.
+    Bandwidth is measured over the real data plane, in the doctor's own job, for about 15 s. This
+    cannot change sums of another job but slows it, so it is skipped if jobs are running.
 
-    Exit codes: 0 all is good; 1 it works, but something makes it slow; 2 it does not work.
+    Exit codes: 0 everything is good; 1 it works, but something makes it slow; 2 it does not work.
     """
     # Modules that import gRPC, numpy or rich are imported where they are needed, because the doctor of all ranks
     # runs this command once per rank, and once more to judge.

@@ -17,14 +17,14 @@ ANSWER_S = 5.0
 EXIT_NOT_ENDED = 5
 
 
-@click.command(short_help="Let reducers drain and end.")
+@click.command(short_help="Drain and end reducers.")
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @asking_security_options
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long to wait for the end of all.  [default: 10 seconds longer than the reducers drain at most]",
+    help="How long to wait until all have ended.  [default: the reducers' longest drain timeout plus 10 seconds]",
 )
 def drain(
     addresses: tuple[str, ...],
@@ -34,15 +34,15 @@ def drain(
     token_file: str | None,
     timeout: float | None,
 ) -> None:
-    """Let the reducers at each ADDRESS drain, in all their processes, and wait until they have ended.
+    """Drain the reducers at each ADDRESS, in all their processes, and wait until they have ended.
 
-    ADDRESS is as for `reducer status`. A reducer that drains takes no new jobs, its jobs move to their other
-    reducers, and it ends when none needs it, or after its --drain-timeout. While it does not end, the
+    ADDRESS is as for `reducer status`. A draining reducer accepts no new jobs. Its jobs move to their other
+    reducers, and it ends when no job needs it, or after its --drain-timeout. Until it ends, the
     jobs that it waits for are shown on stderr.
 
-    A reducer with tokens asks for the token of `*`, or for that of any job if its file has no such line.
+    A reducer with tokens requires the token of `*`, or that of any job if its file has no such line.
 
-    The exit code is 4 if an ADDRESS gave no answer or refused, and 5 if a reducer has not ended in time.
+    The exit code is 4 if an ADDRESS did not answer or refused, and 5 if a reducer has not ended in time.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # see `reducer status`
     from reduction.security.tls import tls_files

@@ -7,7 +7,7 @@ Exit codes:
     2     wrong usage, settings or files
     3     an address could not be bound
     4     `status`, `top --once` or `drain` got no answer, or was refused
-    5     `drain`: a reducer has not ended in time
+    5     `drain`: a reducer has not ended in time; `serve`: no job came in time (--wait-for-job)
     0-2   `doctor`: good, slow, broken
     any   `run` ends with the exit code of its command
     130   a second signal cut the draining short

@@ -49,9 +49,9 @@ def _security_options(
 ) -> Callable[..., None]:
     file_type = click.Path(dir_okay=False)
     help_texts = (
-        "Certificate (chain) to show",
+        "Certificate (chain) to present",
         "Its private key",
-        "CA that the other side's certificate must lead to",
+        "CA that the peer's certificate must chain to",
     )
     for option, help_text, variable in reversed([*zip(TLS_OPTIONS, help_texts, tls_variables, strict=True)]):
         help_text = f"{help_text}, PEM. All three or none."
@@ -60,7 +60,7 @@ def _security_options(
         "--token-file",
         type=file_type,
         envvar=token_variable,
-        help="Lines of JOB:TOKEN, *:TOKEN for any other job. See SECURITY.md.",
+        help="File with lines JOB:TOKEN, and *:TOKEN for any other job. See SECURITY.md.",
     )(command)
 
 
@@ -72,7 +72,7 @@ def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Calla
     Args:
         is_required: whether `--parameters` must be given. Otherwise it is None if nothing should be predicted.
     """
-    what_for = "" if is_required else " Predict its step as `plan` does."
+    what_for = "" if is_required else " Also predict its training step, as `plan` does."
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         options = (
@@ -81,28 +81,28 @@ def model_options(*, is_required: bool) -> Callable[[Callable[..., None]], Calla
                 type=count,
                 required=is_required,
                 metavar="COUNT",
-                help=f"Of the model, such as 25.6M or 7B.{what_for}",
+                help=f"Parameters of the model, such as 25.6M or 7B.{what_for}",
             ),
             click.option(
                 "--parameter-bytes",
                 type=click.IntRange(1, 8),
                 default=4,
                 metavar="BYTES",
-                help="Of a gradient on the wire: 4 for float32, 2 for bfloat16, 1 for wire_dtype int8.",
+                help="Bytes per gradient element on the wire: 4 for float32, 2 for bfloat16, 1 for wire_dtype int8.",
             ),
             click.option(
                 "--compute",
                 type=click.FloatRange(0),
                 default=0.0,
                 metavar="SECONDS",
-                help="A step without communication; docs/when-it-helps.md says how to measure it.",
+                help="Duration of a step without communication; docs/when-it-helps.md explains how to measure it.",
             ),
             click.option(
                 "--bucket",
                 type=_bucket,
                 default="25M",
                 metavar="SIZE",
-                help="The largest buckets of DDP, bucket_cap_mb.",
+                help="Maximum size of DDP's buckets, bucket_cap_mb.",
             ),
         )
         for option in reversed(options):
@@ -116,19 +116,19 @@ def price_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for `prices_of` to a command: `worker_price`, `reducer_price` and `steps`."""
     options = (
         click.option(
-            "--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Of a worker per hour."
+            "--worker-price", type=click.FloatRange(0), metavar="PRICE", help="Price of a worker per hour."
         ),
         click.option(
             "--reducer-price",
             type=click.FloatRange(0),
             metavar="PRICE",
-            help="Of a reducer's machine per hour.",
+            help="Price of a reducer's machine per hour.",
         ),
         click.option(
             "--steps",
             type=click.IntRange(1),
             metavar="COUNT",
-            help="Whose cost is shown, such as those of an epoch.  [default: 1000]",
+            help="Number of steps whose cost is shown, such as those of an epoch.  [default: 1000]",
         ),
     )
     for option in reversed(options):

@@ -27,33 +27,37 @@ def counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-@click.command(short_help="Say what reducers would gain.")
+@click.command(short_help="Predict what reducers would gain.")
 @click.option(
     "--workers",
     type=click.IntRange(2, WORKERS_MAX),
     required=True,
     metavar="COUNT",
-    help="Machines that train. A node counts once.",
+    help="Number of training machines. A node counts once.",
 )
-@click.option("--ranks", type=click.IntRange(1, 64), default=1, metavar="COUNT", help="Of each worker.")
-@click.option("--link", required=True, metavar="RATE", help="Of a worker's link, such as 25G or 100M.")
+@click.option("--ranks", type=click.IntRange(1, 64), default=1, metavar="COUNT", help="Ranks per worker.")
+@click.option("--link", required=True, metavar="RATE", help="Rate of a worker's link, such as 25G or 100M.")
 @model_options(is_required=True)
 @click.option(
     "--reducers",
     type=counts,
     metavar="COUNTS",
-    help="Such as 0,4,8.  [default: up to what brings the full gain]",
+    help="Numbers of reducers to compare, such as 0,4,8.  [default: up to the number with the full gain]",
 )
-@click.option("--reducer-link", metavar="RATE", help="Of a reducer's link.  [default: as --link]")
+@click.option("--reducer-link", metavar="RATE", help="Rate of a reducer's link.  [default: as --link]")
 @click.option(
     "--reducer-cores",
     type=click.IntRange(1, 1024),
     default=8,
     metavar="COUNT",
-    help="Of a reducer's machine.",
+    help="Cores of a reducer's machine.",
 )
 @click.option(
-    "--round-trip", type=click.FloatRange(0), default=0.1, metavar="MS", help="To another machine and back."
+    "--round-trip",
+    type=click.FloatRange(0),
+    default=0.1,
+    metavar="MS",
+    help="Round-trip time to another machine.",
 )
 @price_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -74,12 +78,12 @@ def plan(
     steps: int | None,
     as_json: bool,
 ) -> None:
-    """Predict the time of a training step with a ring and with reducers, and say which to take.
+    """Predict the time of a training step with a ring and with reducers, and recommend one of them.
 
-    Arithmetic, no measurement: give it what you know of your machines and your model. With prices
-    it compares what steps cost. Exposed is the time that a step waits for its sums. Rows with
-    fewer reducers than bring the full gain count on colocated="auto". The last column says
-    below which part of a worker's price a reducer's machine pays.
+    This is arithmetic, not a measurement: it uses what you specify about your machines and your model. With prices
+    it compares the cost of steps. Exposed is the time that a step waits for its sums. Rows with
+    fewer reducers than the full gain needs assume colocated="auto". The last column shows
+    below which fraction of a worker's price a reducer's machine pays off.
 
     \b
     reducer plan --workers 8 --link 10G --parameters 340M --compute 0.41

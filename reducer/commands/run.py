@@ -38,42 +38,42 @@ _SECONDS = click.FloatRange(0, 1e9)
     type=click.IntRange(0, REDUCERS_MAX),
     default=1,
     metavar="N",
-    help="Reducers to start, on free ports of 127.0.0.1. With 0, or where REDUCTION_REDUCERS names some, none. Not "
-    "on a cluster.",
+    help="Number of reducers to start, on free ports of 127.0.0.1. None are started with 0, or if REDUCTION_REDUCERS "
+    "names some. Not for clusters.",
 )
 @click.option(
     "--auto",
     type=click.Choice(["ddp", "group"]),
     default="ddp",
     help="What goes through the reducers (REDUCTION_AUTO): gradients of DistributedDataParallel modules, or all "
-    "all-reduces of the process group, as HSDP, LocalSGD and hand-written ones need. FSDP over all ranks has none.",
+    "all-reduces of the process group, which HSDP, LocalSGD and hand-written ones need. FSDP over all ranks has none.",
 )
 @click.option("--no-auto", is_flag=True, help="Reduce only what the script sends explicitly.")
 @click.option(
     "--cluster",
     metavar="TEXT",
     help="Which hosts of the platform have reducers, such as slurm:1:50051 or vertex:workerpool1.  [default: "
-    "REDUCTION_REDUCERS if it is such a string; or what Vertex AI or SageMaker says]",
+    "REDUCTION_REDUCERS if it is such a string; otherwise what Vertex AI or SageMaker reports]",
 )
 @click.option(
     "--hosts",
     metavar="LIST",
     help="Alternative to --cluster: hosts with workers in node order, such as 'gpu-{0..3}', in quotes.",
 )
-@click.option("--reducer-hosts", metavar="LIST", help="Hosts with reducers, which are others.")
+@click.option("--reducer-hosts", metavar="LIST", help="Hosts with reducers, none of which has workers.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"Where reducers listen, with --hosts.  [default: {DEFAULT_PORT}]",
+    help=f"Port on which reducers listen, with --hosts.  [default: {DEFAULT_PORT}]",
 )
 @click.option(
-    "--host", metavar="NAME", help="Which host of the lists this is.  [default: by its name and addresses]"
+    "--host", metavar="NAME", help="This host's name in the lists.  [default: by its name and addresses]"
 )
 @click.option(
     "--master-port",
     type=click.IntRange(1, 65535),
     default=world.MASTER_PORT,
-    help="Where the ranks meet, on the first host with workers.",
+    help="Port where the ranks meet, on the first host with workers.",
 )
 @click.option(
     "--wait-for-reducers",
@@ -92,9 +92,9 @@ _SECONDS = click.FloatRange(0, 1e9)
     "--exit-after-job",
     type=_SECONDS,
     metavar="SECONDS",
-    help=f"How long they stay after it.  [default: {serving.EXIT_AFTER_JOB_S:g}]",
+    help=f"How long hosts with reducers stay after the training.  [default: {serving.EXIT_AFTER_JOB_S:g}]",
 )
-@click.option("--insecure", is_flag=True, help="Have reducers of the cluster serve without TLS or token.")
+@click.option("--insecure", is_flag=True, help="Let reducers of the cluster serve without TLS or token.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(
@@ -114,23 +114,24 @@ def run(
     insecure: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND, such as `torchrun --nproc-per-node 4 SCRIPT`, with reducers that end when it ends.
+    """Run COMMAND, such as `torchrun --nproc-per-node 4 SCRIPT`, with reducers that stop when it ends.
 
     \b
         reducer run -- torchrun --nproc-per-node 4 SCRIPT
 
-    On a cluster the same command runs on every host. Those with reducers serve, with the options of `reducer
-    serve` from variables REDUCER_..., until the training has ended. Those with workers wait for the reducers,
+    On a cluster the same command runs on every host. Hosts with reducers serve until the training has ended; they
+    take the options of `reducer serve` from variables REDUCER_.... Hosts with workers wait for the reducers,
     and run COMMAND with the right number of nodes.
 
     \b
         srun --het-group=0,1 reducer run --cluster slurm:1:50051 -- \\
             torchrun --nproc-per-node 4 SCRIPT
 
-    The script needs no change: its DistributedDataParallel modules average through the reducers, or with --auto group
-    all that it reduces goes there. At the end a line tells what reducers of its own have done, or that
-    no job came. Signals are passed on, and the exit code is the command's, as in a shell: 127 if there is no such
-    command, 128 + n if signal n ended it. Every option is also a variable, REDUCER_RUN_CLUSTER for --cluster and so on.
+    The script needs no changes. Its DistributedDataParallel modules average through the reducers; with --auto group
+    all its all-reduces go through them. At the end a line reports what the reducers started here have done, or that
+    no job came. Signals are forwarded, and the exit code is the command's, as in a shell: 127 if there is no such
+    command, 128 + n if signal n ended it. Every option can also be set by a variable, such as REDUCER_RUN_CLUSTER for
+    --cluster.
     """
     if command[0].startswith("-"):  # click takes words that are not our options as the command
         known = [name for parameter in context.command.params for name in parameter.opts]

@@ -73,45 +73,46 @@ _READ: dict[str, Callable[[str], Any]] = {
     "--bind",
     metavar="HOST:PORT",
     help=f"Address to serve; port 0 picks a free one. A bare PORT is on {DEFAULT_HOST}.  [default: what Vertex AI, "
-    f"SageMaker or Slurm says of this host, else {DEFAULT_HOST}:{DEFAULT_PORT}]",
+    f"SageMaker or Slurm reports for this host, else {DEFAULT_HOST}:{DEFAULT_PORT}]",
 )
 @click.option(
     "--data-port",
     type=int,
     default=0,
     metavar="PORT",
-    help="TCP data plane on the same host; 0 picks a free one, otherwise process i serves PORT + i. Workers that "
-    "cannot reach it stay on gRPC.",
+    help="Port of the TCP data plane on the same host; 0 picks a free one, otherwise process i serves PORT + i. "
+    "Workers that cannot reach it stay on gRPC.",
 )
 @click.option(
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve /metrics for Prometheus, of all processes, and /livez and /readyz over HTTP on the same host. With "
+    help="Serve /metrics of all processes for Prometheus, and /livez and /readyz, over HTTP on the same host. With "
     "--port-range, 0 takes its last port.",
 )
 @click.option(
     "--port-range",
     metavar="FIRST-LAST",
-    help="Take all ports from here: process i, from i = 0, serves gRPC at FIRST + 2i, data at FIRST + 2i + 1, and "
-    "with --metrics-port 0 there are metrics at LAST.",
+    help="Take all ports from this range: process i, from i = 0, serves gRPC at FIRST + 2i and data at FIRST + 2i + 1; "
+    "with --metrics-port 0, metrics are at LAST.",
 )
 @click.option(
     "--page",
     is_flag=True,
-    help="Also serve a page for browsers there, at /, with all jobs, this reducer and events; see SECURITY.md.",
+    help="Also serve a page for browsers on the metrics port, at /, with all jobs, this reducer and events; see "
+    "SECURITY.md.",
 )
 @click.option(
     "--page-hosts",
     metavar="NAMES",
-    help="Names of this host by which browsers may call the page, with commas between them, or * for all. Beside IP "
-    "addresses, names without a dot, the host's own name and that of --bind, which they may always use.",
+    help="Comma-separated names of this host by which browsers may request the page, or * for all. IP addresses, names "
+    "without a dot, the host's own name and that of --bind are always allowed.",
 )
 @click.option(
     "--memory-limit",
     type=size,
     metavar="SIZE",
-    help="Most memory that all jobs together may reserve, in all processes: bytes, or with K, M, G (KiB, MiB, GiB).  "
+    help="Memory that all jobs together may reserve in all processes: bytes, or with K, M, G (KiB, MiB, GiB).  "
     f"[default: {MEMORY_SHARE:.0%} of the memory of this machine or container]",
 )
 @click.option(
@@ -121,9 +122,9 @@ _READ: dict[str, Callable[[str], Any]] = {
     cls=RenamedOption,
     type=int,
     metavar="N",
-    help="Processes that serve; those after the first take free ports. A parent process starts again those that "
-    "end; 1 serves without one, unless a platform said --bind.  [default: the whole cores that this "
-    f"machine or container has, at most {PROCESSES_DEFAULT_MAX}; up to {PROCESSES_MAX}]",
+    help="Number of serving processes; all but the first take free ports. A parent process restarts those that "
+    "end; with 1 there is no parent, unless a platform provided --bind.  [default: the whole cores of this "
+    f"machine or container, at most {PROCESSES_DEFAULT_MAX}; up to {PROCESSES_MAX}]",
 )
 @security_options
 @click.option("--insecure", is_flag=True, help="Allow a non-loopback address without TLS or token.")
@@ -138,36 +139,35 @@ _READ: dict[str, Callable[[str], Any]] = {
     type=float,
     default=DRAIN_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long SIGTERM waits for jobs to move to other reducers or end.",
+    help="How long to wait after SIGTERM for jobs to move to other reducers or end.",
 )
 @click.option(
     "--exit-after-job",
     type=float,
     metavar="SECONDS",
-    help="End with exit code 0 that long after the last job has left; before its first job a reducer waits for ever.",
+    help="End with exit code 0 this long after the last job has left. Before its first job a reducer waits "
+    "indefinitely.",
 )
 @click.option(
     "--trace",
     type=click.Path(file_okay=False),
     metavar="DIRECTORY",
-    help="Write when this reducer got and published each collective of a job, when the job ends or SIGUSR2 "
-    "comes; `reducer trace` reads it.",
+    help="Record when this reducer received and published each collective of a job; written when the job ends or on "
+    "SIGUSR2. `reducer trace` reads it.",
 )
 @click.option(
     "--wait-for-job",
     type=float,
     metavar="SECONDS",
-    help="End with exit code 5 if no job has come by then.  [default: wait for ever]",
+    help="End with exit code 5 if no job has come by then.  [default: wait indefinitely]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default="info",
-    help="What goes to stderr.",
+    help="Minimum level of logs on stderr.",
 )
-@click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), default=LOG_FORMATS[0], help="How it is written."
-)
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), default=LOG_FORMATS[0], help="Format of logs.")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -175,13 +175,13 @@ _READ: dict[str, Callable[[str], Any]] = {
     is_eager=True,
     expose_value=False,
     callback=sources.read_file,
-    help='TOML with options, such as bind = "0.0.0.0:50051".',
+    help='TOML file with options, such as bind = "0.0.0.0:50051".',
 )
 @click.option(
     "--check",
     is_flag=True,
     allow_from_autoenv=False,
-    help="Only check settings, certificates and tokens, and show the settings as a file for --config.",
+    help="Only check settings, certificates and tokens, and print the settings as a file for --config.",
 )
 @click.option(
     "--stop-with-stdin", is_flag=True, hidden=True, allow_from_autoenv=False, help="Stop when stdin closes."
@@ -192,12 +192,12 @@ _READ: dict[str, Callable[[str], Any]] = {
 def serve(
     context: click.Context, /, bind: str | None, check: bool, under_supervisor: str | None, **options: Any
 ) -> None:
-    """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes at once.
+    """Run one reducer until SIGTERM, Ctrl-C or `reducer drain`; a second signal ends all its processes immediately.
 
-    Prints the one line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
+    Prints the single line `listening on HOST:PORT` to stdout when it is ready; logs go to stderr.
 
-    Every option is also a variable, REDUCER_BIND for --bind and so on, or a line of the --config
-    file. The command line counts first, then the variables, then the file.
+    Every option can also be set by a variable, such as REDUCER_BIND for --bind, or in the --config
+    file. The command line takes precedence over variables, and variables over the file.
     """
     from reducer.binding import BindError, check_host
     from reducer.process.unused import NoJob

@@ -20,10 +20,10 @@ WATCH_S = 2.0
 @click.command(short_help="Show what reducers serve.")
 @click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON instead of tables; with --watch a line per look."
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables; with --watch one line per refresh."
 )
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Also list everything that each process knows of each job."
+    "-v", "--verbose", is_flag=True, help="Also list everything that each process knows about each job."
 )
 @click.option(
     "--watch",
@@ -31,7 +31,7 @@ WATCH_S = 2.0
     is_flag=False,
     flag_value=f"{WATCH_S:g}",
     metavar="[SECONDS]",
-    help=f"Look again every SECONDS seconds, {WATCH_S:g} by default, until Ctrl-C.",
+    help=f"Refresh every SECONDS seconds, {WATCH_S:g} by default, until Ctrl-C.",
 )
 @asking_security_options
 @click.option("--timeout", type=float, default=5.0, metavar="SECONDS", help="How long to wait for an answer.")
@@ -46,19 +46,19 @@ def status(
     token_file: str | None,
     timeout: float,
 ) -> None:
-    """Show what the reducers at each ADDRESS serve, in all their processes, and the jobs of all together.
+    """Show what the reducers at each ADDRESS serve, in all their processes, and all their jobs together.
 
     ADDRESS is HOST:PORT, or a bare PORT of this machine. It may also be a string such as
-    red-{0..3}:50051 or slurm:1:50051, in all forms of REDUCTION_REDUCERS, with commas between several.
-    Without any it is what that variable or the platform names, or else 127.0.0.1:50051. Rates
-    are those between two looks: of --watch, or one second apart. JSON without --watch takes one
-    look and has no rates, only totals.
+    red-{0..3}:50051 or slurm:1:50051, in any form of REDUCTION_REDUCERS; separate several with commas.
+    The default is what that variable or the platform names, or else 127.0.0.1:50051. Rates
+    are computed from two samples: those of --watch, or two that are one second apart. JSON without
+    --watch takes one sample, and has totals but no rates.
 
-    A rank is called a straggler if it is the last to push 60 % of the chunks (of two ranks 75 %),
-    by 1 ms at least.
+    A rank is called a straggler if it is the last to push 60 % of the chunks (75 % with two ranks),
+    by at least 1 ms.
 
-    A reducer with TLS asks for a certificate here too, and one with tokens for any of them. The
-    exit code is 4 if nobody answers at an ADDRESS.
+    A reducer with TLS requires a certificate here too, and one with tokens requires any of them. The
+    exit code is 4 if nothing answers at an ADDRESS.
     """
     os.environ.setdefault(
         "GRPC_VERBOSITY", "ERROR"

@@ -16,15 +16,15 @@ from reducer.config import TLS_OPTIONS
 INTERVAL_S = 1.0
 
 
-@click.command(short_help="Watch what reducers do, as it happens.")
+@click.command(short_help="Watch reducers live.")
 @click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)
-@click.option("--once", is_flag=True, help="Print one view and end; so it is where stdout is not a terminal.")
+@click.option("--once", is_flag=True, help="Print one view and end; the default if stdout is not a terminal.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1, max=3600),
     default=INTERVAL_S,
     metavar="SECONDS",
-    help="Look again every SECONDS seconds.",
+    help="Refresh every SECONDS seconds.",
 )
 @asking_security_options
 @click.option(
@@ -47,12 +47,12 @@ def top(
     """Watch the reducers at each ADDRESS: their CPU, memory and rates, their jobs, and events.
 
     ADDRESS is as for `reducer status`: HOST:PORT, a bare PORT, or any text that REDUCTION_REDUCERS
-    takes. Shown are, of each job, how many sums are complete per second, the payload that comes in,
-    how long chunks wait for their last rank, which rank that is and in how many cases; of each
-    reducer, all its processes together, where 100 % of CPU is one core. `q` ends it.
+    accepts. For each job it shows the sums completed per second, the incoming payload, how long
+    chunks wait for their last rank, which rank that is and how often. For each reducer it shows all its
+    processes together, where 100 % of CPU is one core. `q` ends it.
 
-    A reducer that does not answer stays on the screen and is asked again. With --once the exit code
-    is then 4, as that of `reducer status`.
+    A reducer that does not answer stays on the screen and is retried. With --once the exit code
+    is then 4, as for `reducer status`.
     """
     # gRPC would report failed connections on the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -17,7 +17,7 @@ from reduction.timeline.reducer_record import from_json as reducer_from_json
 from reduction.timeline.verdict import verdict
 
 
-@click.command(short_help="Say where the time of collectives went.")
+@click.command(short_help="Show where the time of collectives went.")
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
@@ -25,12 +25,12 @@ from reduction.timeline.verdict import verdict
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write a trace for ui.perfetto.dev or chrome://tracing, all ranks on one time line.",
+    help="Also write a trace for ui.perfetto.dev or chrome://tracing, with all ranks on one timeline.",
 )
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also draw some of it: an SVG picture for browsers.",
+    help="Also draw part of it as an SVG picture for browsers.",
 )
 @click.option(
     "--from",
@@ -39,18 +39,18 @@ from reduction.timeline.verdict import verdict
     metavar="SECONDS",
     help="Where --plot begins; 0 is the first collective.  [default: a few collectives in the middle]",
 )
-@click.option("--to", "until", type=click.FloatRange(0, 10**9), metavar="SECONDS", help="Where it ends.")
+@click.option("--to", "until", type=click.FloatRange(0, 10**9), metavar="SECONDS", help="Where --plot ends.")
 @click.option(
     "--profile",
     "profiles",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What a rank's torch.profiler has exported, to have it on the same time line; may be repeated.",
+    help="Export of a rank's torch.profiler, to put on the same timeline; may be repeated.",
 )
 @click.option(
     "--link",
     metavar="RATE",
-    help="Rate of each rank's link, such as 10G, for the ideal time.  [default: the best that its rounds show]",
+    help="Rate of each rank's link, such as 10G, for the ideal time.  [default: the best rate that its rounds show]",
 )
 def trace(
     paths: tuple[Path, ...],
@@ -61,12 +61,12 @@ def trace(
     profiles: tuple[Path, ...],
     link: str | None,
 ) -> None:
-    """Read the records that ranks wrote into each PATH, a directory or a file, and say where their time went.
+    """Read the records that ranks wrote to each PATH, a directory or a file, and show where their time went.
 
     Ranks write them with REDUCTION_TRACE=DIRECTORY or `state.trace(DIRECTORY)`, reducers with
-    `reducer serve --trace DIRECTORY`. Of several records of
-    one rank the newest counts. Clocks of several hosts are compared by the collectives that they have
-    in common; the trace says how far they may be wrong.
+    `reducer serve --trace DIRECTORY`. If a rank has several records, the newest one counts. The
+    clocks of several hosts are compared through their common collectives; the trace shows their
+    possible error.
     """
     if profiles and output is None and plot is None:
         raise click.UsageError("--profile goes into what --output and --plot write: name one of them")

@@ -1,1 +1,1 @@
-"""All ranks examine the reducers together: `torchrun ... -m reduction_server.doctor`."""
+"""An examination of the reducers by all ranks together: `torchrun ... -m reduction_server.doctor`."""

@@ -3,12 +3,12 @@
     torchrun --nnodes 4 --nproc-per-node 1 ... -m reduction_server.doctor \\
         --parameters 340M --compute 0.41
 
-Run it as you run the training, with one process per host. Reducers,
+Run it in the same way as the training, with one process per host. Reducers,
 certificates and tokens come from the REDUCTION_... variables as usual; the other
-variables are ignored here. It takes about 20 s, and ends with the exit code of
+variables are ignored here. It takes about 20 s, and exits with the code of
 `reducer doctor`: 0 good, 1 it works but slowly, 2 it does not work. Under
-torchrun it ends with 0 if it works, however slowly: torchrun prints a traceback
-for any other code, and turns 2 into 1.
+torchrun it exits with 0 if it works, however slowly, because torchrun prints a
+traceback for any other code, and turns 2 into 1.
 """
 
 from __future__ import annotations
@@ -233,12 +233,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--reducers", help="instead of REDUCTION_REDUCERS")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--no-rates", action="store_true", help="measure no bandwidth")
+    parser.add_argument("--no-rates", action="store_true", help="do not measure bandwidth")
     parser.add_argument(
-        "--anyway", action="store_true", help="measure although jobs are running, and slow them"
+        "--anyway", action="store_true", help="measure even if jobs are running, which slows them"
     )
     parser.add_argument(
-        "--wait", type=float, default=COME_S, metavar="SECONDS", help="how long ranks may take to come"
+        "--wait", type=float, default=COME_S, metavar="SECONDS", help="how long to wait for all ranks to join"
     )
     for name in JUDGED:
         parser.add_argument(f"--{name}", help=f"as for `reducer doctor --{name}`")

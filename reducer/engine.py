@@ -456,7 +456,7 @@ class EngineStream:
         """End the stream because of an error of the peer below the level of frames."""
         if isinstance(error, MalformedFrame) and self._engine.jobs.has_checksums(self._number):
             # A worker never sends such bytes, so they were corrupted in transit.
-            error = DataCorrupted(f"bytes that are no frame arrived: {error}")
+            error = DataCorrupted(f"received bytes that are not a frame: {error}")
         self._engine.reject(self._number, error)
 
     def move(self, plane: str) -> Owner | None:

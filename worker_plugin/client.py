@@ -136,7 +136,7 @@ class Client:
         try:
             self._discovery.start()
         except RuntimeError as error:  # no more threads can be created
-            self._begin(failure_of("no thread can look for the other ranks", error))
+            self._begin(failure_of("cannot start a thread that looks for the other ranks", error))
 
     # ---- the user's thread ----
 
@@ -384,8 +384,8 @@ class Client:
         if not isinstance(error, JobBusy) or not twins:
             return error
         text = (
-            f"this process already has a state for job {self.job!r}: share that one, as in attach(ddp_model, state), "
-            f"or give each state a job= of its own"
+            f"this process already has a state for job {self.job!r}: share it, as in attach(ddp_model, state), "
+            f"or give each state its own job="
         )
         return type(error)(text)
 

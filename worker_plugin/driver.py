@@ -249,7 +249,8 @@ class Driver:
     def lose(self, link: int, error: ReductionError | None) -> None:
         """Tell the core that a stream has ended."""
         if isinstance(error, MalformedFrame) and self._has_checksums():
-            error = DataCorrupted(f"bytes that are no frame arrived: {error}")  # no reducer sends such bytes
+            # No reducer sends such bytes.
+            error = DataCorrupted(f"received bytes that are not a frame: {error}")
         self.handle(StreamLost(link, error))
         # This is the rank's own error, because a reducer reports its own with an Abort. It follows the loss because
         # that stream cannot tell the other ranks.

@@ -195,8 +195,9 @@ class Job:
         if not self.is_present(rank) or named.agrees_with(join.named):
             return None
         return CollectiveMismatch(
-            f"rank {join.rank} ({join.host}) was told of the reducers {join.named.text}, rank {rank} ({host}) of "
-            f"{named.text}: give all ranks of job {self.title!r} the same, and a DNS name that grows a ?count=K"
+            f"rank {join.rank} ({join.host}) was given the reducers {join.named.text}, but rank {rank} ({host}) "
+            f"{named.text}: give all ranks of job {self.title!r} the same reducers, and add ?count=K to a DNS name "
+            f"that gains addresses"
         )
 
     def on_join(self, stream: int, join: Join) -> list[Action]:
@@ -278,16 +279,16 @@ class Job:
         index = hello.configuration.index_of(self.incarnation)
         if index is None:
             raise OutOfOrder(
-                f"rank {rank} said Hello to a reducer outside epoch {hello.configuration.epoch}'s configuration"
+                f"rank {rank} sent Hello to a reducer outside epoch {hello.configuration.epoch}'s configuration"
             )
         actions: list[Action] = []
         if hello.configuration.epoch > self.epoch:
             actions += self._adopt(rank, hello.configuration, index)
             self.adopted_at = now
         elif hello.configuration != self.configuration:
-            raise OutOfOrder(f"rank {rank} has another configuration of epoch {self.epoch}")
+            raise OutOfOrder(f"rank {rank} has a different configuration of epoch {self.epoch}")
         if rank in self.hellos:
-            raise OutOfOrder(f"rank {rank} said Hello again in epoch {self.epoch}")
+            raise OutOfOrder(f"rank {rank} sent Hello again in epoch {self.epoch}")
         if self.is_started:
             # The rank was lost, perhaps with pushes of this epoch, so rank 0 creates another epoch.
             return actions
@@ -308,7 +309,7 @@ class Job:
         if configuration.chunk_bytes > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} sent a configuration with chunks of {configuration.chunk_bytes} bytes, but the job "
-                f"joined with a credit of {self.credit_bytes}: set chunk_bytes and credit_bytes alike on all ranks"
+                f"joined with a credit of {self.credit_bytes}: set the same chunk_bytes and credit_bytes on all ranks"
             )
         self.instance = configuration.instance
         self.configuration = configuration
@@ -333,7 +334,7 @@ class Job:
         view = self.ranks[rank]
         if push.epoch > self.epoch or not self.is_started or rank not in self.hellos:
             raise OutOfOrder(
-                f"rank {rank} pushed in epoch {push.epoch}, this reducer is in epoch {self.epoch}, "
+                f"rank {rank} pushed in epoch {push.epoch}, but this reducer is in epoch {self.epoch}, "
                 f"{'started' if self.is_started else 'not started'}"
             )
         slot = self.slots.get((push.seq, push.chunk))
@@ -347,7 +348,7 @@ class Job:
         if view.outstanding and view.outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
                 f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
-                f"its credit is {self.credit_bytes}"
+                f"but its credit is {self.credit_bytes}"
             )
         if slot is None:
             is_late = bool(self.slots) and (push.seq, push.chunk) < next(reversed(self.slots))

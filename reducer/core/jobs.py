@@ -181,12 +181,12 @@ class Jobs:
     def _on_join(self, stream: int, join: Join) -> list[Action]:
         if join.protocol != PROTOCOL_VERSION:
             raise UnsupportedVersion(
-                f"rank {join.rank} speaks protocol version {join.protocol}, this reducer {PROTOCOL_VERSION}"
+                f"rank {join.rank} speaks protocol version {join.protocol}, but this reducer {PROTOCOL_VERSION}"
             )
         if join.wire_dtype and join.wire_dtype not in _DTYPES:
             known = ", ".join(f"{dtype.value} {dtype.name}" for dtype in DType)
             raise UnsupportedVersion(
-                f"rank {join.rank} wants wire dtype {join.wire_dtype}, this reducer knows {known}; "
+                f"rank {join.rank} wants wire dtype {join.wire_dtype}, but this reducer supports {known}; "
                 f"install the same version on both sides"
             )
         if join.instance and (join.job, join.instance) in self.failures:
@@ -209,7 +209,8 @@ class Jobs:
             if theirs == ours:
                 setting, theirs, ours = "local size", join.local_size, job.local_size
             mismatch = CollectiveMismatch(
-                f"rank {join.rank} ({join.host}) has {setting} {theirs}, other ranks of job {job.title!r} have {ours}"
+                f"rank {join.rank} ({join.host}) has {setting} {theirs}, but other ranks of job {job.title!r} "
+                f"have {ours}"
             )
             if job.epoch:
                 raise JobBusy(f"job {job.title!r} is live with {setting} {ours}: {mismatch}")
@@ -226,7 +227,7 @@ class Jobs:
 
     def _end_strangers(self, job: Job, join: Join) -> list[Action]:
         """Remove ranks of any instance other than that in rank 0's Join."""
-        stale = StaleInstance(f"job {join.job!r} was started again by rank 0 on {join.host}")
+        stale = StaleInstance(f"job {join.job!r} was restarted by rank 0 on {join.host}")
         strangers = [rank for rank, view in job.ranks.items() if view.instance not in (b"", join.instance)]
         actions: list[Action] = []
         for rank in strangers:
@@ -246,7 +247,7 @@ class Jobs:
         title = job_title(join.job, join.group)
         who = f"rank {join.rank} of job {title!r}"
         if join.instance and job.instance and join.instance != job.instance and join.rank:
-            raise StaleInstance(f"{who} on {join.host} belongs to an earlier or later life of the job")
+            raise StaleInstance(f"{who} on {join.host} belongs to an earlier or later instance of the job")
         if join.run != job.run:
             has_ended = 0 in job.ranks and not job.is_present(join.rank)
             if job.is_present(0) or (join.rank and not has_ended):
@@ -259,18 +260,18 @@ class Jobs:
             if job.is_present(0):
                 raise JobBusy(
                     f"job {title!r} is live: its rank 0 runs on {job.ranks[0].host}; "
-                    f"choose another job name or wait for its end"
+                    f"choose another job name or wait until it ends"
                 )
             return bool(job.instance) and job.instance != join.instance
         if known is None:
             return False
         if job.is_present(join.rank):
             raise RankTaken(
-                f"{who} is already taken by a live process on {known.host}; {join.host} wants it too: "
-                f"give each job a name of its own, or stop the other process"
+                f"{who} is already taken by a live process on {known.host}; {join.host} claims it too: "
+                f"give each job its own name, or stop the other process"
             )
         if job.is_present(0):
-            raise JobBusy(f"job {title!r} is live, and {who} was another process, on {known.host}")
+            raise JobBusy(f"job {title!r} is live, and {who} was a different process, on {known.host}")
         return 0 in job.ranks
 
     def _grant(self, join: Join, old: Job | None = None) -> int:
@@ -286,7 +287,7 @@ class Jobs:
         if join.world_size > (seats := self.seats.free(account) + left):
             raise ResourceExhausted(
                 f"job {join.job!r} needs {join.world_size} streams; {self.seats.taken - left} of {self.seats.limit} "
-                f"are promised to ranks, and it may have {seats} more ({_OF_SHARES}): use other reducers, or wait for "
+                f"are reserved for ranks, and it may have {seats} more ({_OF_SHARES}): use other reducers, or wait for "
                 f"other jobs to end"
             )
         reserved = self.memory_reserved_bytes - freed
@@ -375,11 +376,11 @@ def _ended_by(job: Job, join: Join) -> ReductionError:
     if join.run != job.run and 0 not in job.ranks:
         first = job.peers()[0]
         return JobBusy(f"job {job.title!r} is taken: {_two_runs(first.rank, first.host, join)}")
-    return StaleInstance(f"job {join.job!r} was started again by rank {join.rank} on {join.host}")
+    return StaleInstance(f"job {join.job!r} was restarted by rank {join.rank} on {join.host}")
 
 
 def _two_runs(rank: int, host: str, join: Join) -> str:
     return (
         f"rank {rank} on {host} and rank {join.rank} on {join.host} belong to different runs; choose another job name, "
-        f"or wait for the end of the other run; ranks without a process group need the same run="
+        f"or wait until the other run ends; ranks without a process group need the same run="
     )

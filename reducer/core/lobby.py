@@ -98,8 +98,8 @@ class Lobby:
         paid_until = max(now, before.paid_until if before is not None else now) + 1 / LOBBY_SAYS_PER_S
         if paid_until > now + LOBBY_SAYS_MAX / LOBBY_SAYS_PER_S:
             raise ResourceExhausted(
-                f"a worker of job {request.job!r} has said {LOBBY_SAYS_MAX} things in the lobby more than the "
-                f"{LOBBY_SAYS_PER_S:g} per second that are allowed"
+                f"a worker of job {request.job!r} has sent {LOBBY_SAYS_MAX} messages to the lobby more than the "
+                f"allowed {LOBBY_SAYS_PER_S:g} per second"
             )
         more = len(request.entry) - (0 if before is None else len(before.entry))
         cost = more + (0 if before is not None else LOBBY_WORKER_BYTES)
@@ -109,13 +109,14 @@ class Lobby:
             raise ResourceExhausted(
                 f"the lobby has {len(room.guests)} workers of job {request.job!r}, and workers of all jobs have "
                 f"{self.shares.taken} of its {self.shares.limit} bytes; the job and its token may have "
-                f"{max(0, self.shares.free(account))} bytes more, one job {LOBBY_ENTRIES_MAX} workers: try again later"
+                f"{max(0, self.shares.free(account))} bytes more, and a job {LOBBY_ENTRIES_MAX} workers: try again "
+                f"later"
             )
         told = {**room.told, stream: room.told.get(stream, 0) if request.takes_news else -1}
         if min(told.values()) < 0 and room.entry_bytes + more > LOBBY_ANSWER_BYTES:
             raise UnsupportedVersion(
-                f"workers of an older version are in the lobby of job {request.job!r}, and take no more than "
-                f"{LOBBY_ANSWER_BYTES} bytes of entries at once: install the same version on all workers"
+                f"workers of an older version are in the lobby of job {request.job!r}, and accept at most "
+                f"{LOBBY_ANSWER_BYTES} bytes of entries at a time: install the same version on all workers"
             )
         if before is not None and before.stream not in (None, stream):
             self._streams.pop(before.stream, None)

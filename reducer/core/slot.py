@@ -82,7 +82,7 @@ class Slot:
             raise CollectiveMismatch(
                 f"rank {rank} sends {payload.nbytes // least} elements of each block of "
                 f"{collective.dtype.format.block} as {collective.dtype.name}, but rank {self.first_rank} "
-                f"{self.nbytes // least}: set wire_dtype alike on all ranks"
+                f"sends {self.nbytes // least}: set the same wire_dtype on all ranks"
             )
         if self.has(rank):
             raise OutOfOrder(f"rank {rank} pushed the same chunk twice in one epoch")
@@ -120,7 +120,7 @@ def check_chunk(rank: int, push: Push, configuration: Configuration, index: int)
         least, most = collective.dtype.format.push_sizes(stop - start)
         raise MalformedFrame(
             f"rank {rank} pushed {push.payload.nbytes} bytes as chunk {push.chunk} of collective "
-            f"{push.seq} ({collective}), the chunk has {least}"
+            f"{push.seq} ({collective}), but the chunk has {least}"
             + (f" to {most}, a multiple of {least}" if least < most else "")
         )
     return stop - start

@@ -201,7 +201,7 @@ async def _tick(
             and unused.is_over(has_served=engine.has_served, jobs=jobs, now_s=time.monotonic())
         ):
             if engine.has_served:
-                log.info("no job for %g s, as --exit-after-job says", config.exit_after_job_s)
+                log.info("no job for %g s (--exit-after-job)", config.exit_after_job_s)
                 stopping.ask()
             else:
                 stopping.ask(NoJob(f"no job came within {config.wait_for_job_s:g} s (--wait-for-job)"))

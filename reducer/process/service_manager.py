@@ -22,4 +22,4 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as service_manager:
             service_manager.sendto(state.encode(), address)
     except OSError as error:
-        log.warning("NOTIFY_SOCKET=%s did not take %s: %s", os.environ["NOTIFY_SOCKET"], state, error)
+        log.warning("NOTIFY_SOCKET=%s did not accept %s: %s", os.environ["NOTIFY_SOCKET"], state, error)

@@ -109,7 +109,7 @@ class Stopping:
         Other requests do not count, because when every process is signalled, another process may report first.
         """
         if self._was_signalled:
-            log.warning("second signal, exiting at once")
+            log.warning("second signal, exiting immediately")
             self._at_second_signal()
             os._exit(EXIT_AT_ONCE)
         self._was_signalled = True

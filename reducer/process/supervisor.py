@@ -128,8 +128,8 @@ class _Supervisor:
             is_alone = not process.has_listened.is_set() or not any(one.is_serving for one in self._processes)
             if restarts.has_failed and is_alone:
                 log.error(
-                    "giving up: process %d ended %d times in succession before it served, at last with exit code %d; "
-                    "its own words are above",
+                    "giving up: process %d ended %d times in a row before it served, the last time with exit code %d; "
+                    "see its output above",
                     process.number,
                     restarts.failed_starts,
                     code,
@@ -137,7 +137,7 @@ class _Supervisor:
                 self._give_up(EXIT_NO_START)
                 return
             log.warning(
-                "process %d ended and starts again exit_code=%d pause=%gs", process.number, code, pause_s
+                "process %d ended and will be restarted exit_code=%d pause=%gs", process.number, code, pause_s
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
@@ -181,7 +181,7 @@ class _Supervisor:
                 break
             await asyncio.sleep(LOOK_S)
         if has_served:
-            log.info("no job for %g s, as --exit-after-job says", after_job_s)
+            log.info("no job for %g s (--exit-after-job)", after_job_s)
             self._stopping.ask()
         else:
             self._stopping.ask(NoJob(f"no job came within {first_job_s:g} s (--wait-for-job)"))

@@ -73,7 +73,7 @@ async def test_ranks_that_were_told_of_other_reducers(place):
     one.join(named=NamedReducers("a:1", 1))
     for worker in (zero, one):
         message = await refusal(worker, CollectiveMismatch)
-        assert "rank 1 (host1) was told of the reducers a:1, rank 0 (host0) of a:1, b:1: " in message
+        assert "rank 1 (host1) was given the reducers a:1, but rank 0 (host0) a:1, b:1: " in message
 
 
 async def test_added_reducers_are_relayed(place):
@@ -89,7 +89,7 @@ async def test_another_protocol_version(place):
     worker = place.worker()
     worker.join(protocol=PROTOCOL_VERSION + 1)
     assert await refusal(worker, UnsupportedVersion) == (
-        f"rank 0 speaks protocol version {PROTOCOL_VERSION + 1}, this reducer {PROTOCOL_VERSION}"
+        f"rank 0 speaks protocol version {PROTOCOL_VERSION + 1}, but this reducer {PROTOCOL_VERSION}"
     )
 
 
@@ -131,7 +131,7 @@ async def test_a_name_is_free_again_once_rank_0_is_gone(place):
     await one.peers(L)
     again = place.worker(0, life="again")
     await again.welcome()
-    assert "started again" in await refusal(one, StaleInstance)
+    assert "restarted" in await refusal(one, StaleInstance)
 
 
 async def test_another_world_size_fails_all_ranks_and_names_both(place):
@@ -140,7 +140,7 @@ async def test_another_world_size_fails_all_ranks_and_names_both(place):
     one.join()
     for worker in (zero, one):
         assert await refusal(worker, CollectiveMismatch) == (
-            "rank 1 (host1) has world size 3, other ranks of job 'job' have 2"
+            "rank 1 (host1) has world size 3, but other ranks of job 'job' have 2"
         )
 
 

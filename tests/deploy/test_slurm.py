@@ -60,7 +60,7 @@ srun --het-group=0,1 reducer run --cluster slurm:1:50051 --insecure --exit-after
     for index in range(2):
         assert f"this host is node {index} of 2 (slurm), MASTER_ADDR=gpu1 MASTER_PORT=29500" in said
         assert f"this host is reducer {index} of 2 (slurm)" in said
-    assert said.count("no job for 1 s, as --exit-after-job says") == 2
+    assert said.count("no job for 1 s (--exit-after-job)") == 2
 
 
 def test_nodes_of_one_job(slurm: Slurm) -> None:

@@ -82,7 +82,7 @@ class Epochs:
     def enter(self, configuration: Configuration, now: float) -> None:
         """Stop pushing, adopt the configuration, and send Hello to all its members."""
         if self.instance and configuration.instance != self.instance:
-            raise StaleInstance("a configuration of another life of this job arrived")
+            raise StaleInstance("received a configuration of another instance of this job")
         self.instance = configuration.instance
         if self.configuration is not None and configuration.members != self.configuration.members:
             self.resharded += 1

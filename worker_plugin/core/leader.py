@@ -136,7 +136,9 @@ class Leader:
         )
         if is_time and self._identity.world_size > 1 and added != configuration.added:
             self._actions.append(
-                Log(_INFO, f"membership epoch {epoch}: all ranks are told of {', '.join(added) or 'none'}")
+                Log(
+                    _INFO, f"membership epoch {epoch}: all ranks are notified of {', '.join(added) or 'none'}"
+                )
             )
             self._epochs.enter(replace(configuration, epoch=epoch, added=added), now)
 

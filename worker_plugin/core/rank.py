@@ -274,9 +274,7 @@ class RankCore:
 
     def _on_issued(self, collective: Collective, now: float) -> None:
         if self.state is State.CLOSING:  # its copy was under way when the user closed
-            self._actions.append(
-                Fail(ClosedError(f"closed before collective {self.window.issued} was on its way"))
-            )
+            self._actions.append(Fail(ClosedError(f"closed before collective {self.window.issued} was sent")))
             self._leave()
             return
         if (left := self.roster.left) is not None:
@@ -380,9 +378,9 @@ class RankCore:
         if can_leave or ends or self.identity.rank:
             return
         text = (
-            f"{link.address} is {DRAINING}, but no other reducer is there: this job stays until the reducer ends, and "
-            f"then waits at most {self.identity.join_timeout_s:g} s (join_timeout_s) for another one, or for this one "
-            f"to come back"
+            f"{link.address} is {DRAINING}, but no other reducer is available: this job stays until the reducer ends, "
+            f"and then waits at most {self.identity.join_timeout_s:g} s (join_timeout_s) for another one, or for this "
+            f"one to come back"
         )
         self._actions.append(Log(_WARNING, text))
 

@@ -11,7 +11,7 @@ from worker_plugin.core.link import Link
 #: Maximum number of ranks or reducers that a message names.
 NAMED_MAX = 8
 #: Advice for when ranks do not join.
-ADVICE = "see whether all ranks have started, have the hook registered, and issue the same collectives"
+ADVICE = "check that all ranks have started, have the hook registered, and issue the same collectives"
 #: Description of a reducer that wants to end.
 DRAINING = "draining and asks its jobs to leave"
 

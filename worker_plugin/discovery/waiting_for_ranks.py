@@ -55,7 +55,7 @@ def wait_for(
         if isinstance(thread := threading.current_thread(), Discovery) and now >= thread.give_up_at:
             raise PeerLeft(f"a rank was aborted before {missing} had come")
         if now >= started_at + timeout_s + extra_s:
-            raise WorkersMissing(f"{missing} did not come within {timeout_s:g} s (timeout_s): {ADVICE}")
+            raise WorkersMissing(f"{missing} did not join within {timeout_s:g} s (timeout_s): {ADVICE}")
         if now >= warn_at:
             warn_at = now + WARN_INTERVALS * config.stall_warn_s
             left = started_at + timeout_s - now

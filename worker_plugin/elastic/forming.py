@@ -295,17 +295,19 @@ class Forming:
                 except ReductionError as over:
                     outcome.append(over)
                 if missing := [one for one in said if does_not_come(one)]:
-                    outcome.append(WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has gone"))
+                    outcome.append(
+                        WorkerLost(f"rank {missing[0].worker.rank} ({missing[0].host}) has disconnected")
+                    )
                 elif time.monotonic() >= heard_at + STOPPED_S:
                     ranks = sorted(worker.rank for worker in unheard)
-                    outcome.append(WorkerLost(f"nothing was heard of ranks {ranks} for {STOPPED_S:g} s"))
+                    outcome.append(WorkerLost(f"nothing was heard from ranks {ranks} for {STOPPED_S:g} s"))
                 elif time.monotonic() >= give_up_at:
-                    outcome.append(WorkerLost(f"not all workers came within {STOPPED_S:g} s"))
+                    outcome.append(WorkerLost(f"not all workers joined within {STOPPED_S:g} s"))
                 elif not outcome:
                     self._changed.wait(PAUSE_S)
         error = outcome[0]
         if error is not None:
-            client.abandon(ClosedError("one of its workers does not come"))
+            client.abandon(ClosedError("one of its workers will not join"))
             client.begin_close()
         return error
 
@@ -343,7 +345,7 @@ class Forming:
             for name in ("before", "generation"):
                 received[name] = generation_from_fields(received[name])
         except LOSSES as error:
-            text = "job %s rank %d: the state did not come: %s"
+            text = "job %s rank %d: the state did not arrive: %s"
             LINES.log(log, logging.WARNING, "state", "", text, self._config.job, self.own.rank, error)
             self.say(missed=offer.id)
             return None

@@ -135,7 +135,7 @@ class Steps:
                 return
             if what == _GIVE_UP:
                 raise WorkersMissing(
-                    f"{len(self.ranks)} workers are left, min_workers is {self._min_workers}, and no other came "
+                    f"{len(self.ranks)} workers are left, min_workers is {self._min_workers}, and no other joined "
                     f"within {self._join_timeout_s:g} s (join_timeout_s)"
                 )
             time.sleep(PAUSE_S)

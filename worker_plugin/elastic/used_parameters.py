@@ -28,19 +28,19 @@ def check_alone(module: DistributedDataParallel, local_size: int = 1) -> None:
     if local_size > 1 and size != local_size:
         raise ConfigError(
             f"the DistributedDataParallel module averages in a process group of {size}, and this node has {local_size} "
-            f"ranks (local_group): make it in the default group"
+            f"ranks (local_group): create it in the default group"
         )
     if size != local_size:
         raise ConfigError(
-            f"the DistributedDataParallel module averages in a process group of {size}, which would hang with a worker "
-            f"that dies: in an elastic job make it in a group of its own process, "
+            f"the DistributedDataParallel module averages in a process group of {size}, which would hang when a "
+            f"worker dies: in an elastic job create it in a group of only its own process, "
             f'init_process_group("gloo", store=HashStore(), rank=0, world_size=1); '
             f"or, if these {size} are the ranks of one node, set local_group={size}"
         )
     if not module.find_unused_parameters:
         raise ConfigError(
-            "DistributedDataParallel reorders its buckets after the first step, and a worker that comes later has "
-            "another order: in an elastic job make it with find_unused_parameters=True"
+            "DistributedDataParallel reorders its buckets after the first step, and a worker that joins later has "
+            "a different order: in an elastic job create it with find_unused_parameters=True"
         )
 
 
@@ -67,9 +67,9 @@ class UsedParameters:
         unused = [name for parameter, name in self._all.items() if parameter not in self._used]
         if self._used and unused:
             raise ConfigError(
-                f"{len(unused)} of {len(self._all)} parameters got no gradient in the last step, {unused[0]} for one: "
+                f"{len(unused)} of {len(self._all)} parameters got no gradient in the last step, such as {unused[0]}: "
                 f"in an elastic job DDP cannot know whether other workers used them; set requires_grad=False for "
-                f"what is never used, and use the rest in every step"
+                f"parameters that are never used, and use all others in every step"
             )
         self._used.clear()
 

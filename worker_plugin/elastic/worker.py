@@ -132,13 +132,13 @@ class Elastic:
             self._ending.check()
             if self._is_taking:
                 raise ConfigError(
-                    "this worker is taking the training from another one, and no collective can be issued meanwhile: "
-                    "is there one in a hook of the model or the optimizer? Issue it outside of them"
+                    "this worker is receiving the training state from another one, and no collective can be issued "
+                    "meanwhile: is there one in a hook of the model or the optimizer? Issue it outside the hook"
                 )
             if len(self._ledger.entries) >= COLLECTIVES_MAX:
                 raise ConfigError(
-                    f"{COLLECTIVES_MAX} collectives without state.sync(): an elastic job keeps results from one to the "
-                    f"next, so call it once per step"
+                    f"{COLLECTIVES_MAX} collectives without state.sync(): an elastic job keeps results from one call "
+                    f"to the next, so call it once per step"
                 )
             entry = self._ledger.issue(request, future)
             if self._is_running:
@@ -372,7 +372,7 @@ class Elastic:
             return
         if not isinstance(error, LOSSES):
             raise error
-        text = "job %s rank %d: %s; going on without it"
+        text = "job %s rank %d: %s; continuing without it"
         level, why = logging.WARNING, str(error)
         if isinstance(error, PeerLeft):  # not a problem: it has closed
             level, why = logging.INFO, "a worker has left"
@@ -395,7 +395,7 @@ class Elastic:
         Reducers report lost workers, but none may have been running at that moment.
         """
         if client.error is None and (lost := self._forming.replaced(generation)) is not None:
-            client.abandon(WorkerLost(f"rank {lost.rank} has ended, and was started again"))
+            client.abandon(WorkerLost(f"rank {lost.rank} has ended and was restarted"))
 
     def _wake(self) -> None:
         with self._changed:

@@ -385,7 +385,7 @@ class Hierarchy:
             if self._failed.wait(CAUSE_S):
                 return
             if isinstance(error, (RuntimeError, ProcessLookupError)):
-                text = f"{what}: a rank of it is gone or cannot be reached: {error}"
+                text = f"{what}: one of its ranks is gone or cannot be reached: {error}"
                 self.fail(WorkerLost(text), Kind.FAILED)
                 return
             log.exception("%s", what)

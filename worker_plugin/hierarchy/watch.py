@@ -131,7 +131,7 @@ class Watch:
         names = (
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'}" if missing else "an exchange is"
         )
-        late = f"{names} late by {waited_s:.0f} s: collective {seq} waits for that in the node"
+        late = f"{names} late by {waited_s:.0f} s: collective {seq} is waiting for this in the node"
         if waited_s >= self._config.timeout_s:
             advice = f"see the log there, or raise timeout_s ({self._config.timeout_s:g} s)"
             owner.fail(CollectiveTimeout(f"{late}; {advice}"), Kind.FAILED)

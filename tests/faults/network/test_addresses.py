@@ -127,8 +127,8 @@ def test_without_a_store_other_reducers_are_an_error_at_once(ranks, cluster, job
     answers = ranks.run(2, fails, [[both, one], [both]], job, group=False)
     for error, seconds in answers:
         assert isinstance(error, CollectiveMismatch)
-        assert re.search(r"rank \d \(.*\) was told of the reducers .*, rank \d \(.*\) of ", str(error))
-        assert f"was told of the reducers {both}, " in str(error) or f" of {both}: give" in str(error)
+        assert re.search(r"rank \d \(.*\) was given the reducers .*, but rank \d \(.*\) ", str(error))
+        assert f"was given the reducers {both}, " in str(error) or f") {both}: give" in str(error)
         assert f"{both}, {one}" in str(error)
         assert seconds < 30.0
 

@@ -84,7 +84,7 @@ def test_a_rank_that_never_comes_is_an_error_that_names_it_on_all(ranks, reducer
     call.tell(2, "too late")
     for kind, text, seconds in call.answers()[:2]:
         assert kind is WorkersMissing
-        assert f"rank 2 did not come within {LATE_S:g} s" in text
+        assert f"rank 2 did not join within {LATE_S:g} s" in text
         assert seconds >= LATE_S - 0.1
 
 

@@ -185,7 +185,7 @@ def test_weights_that_change_outside_of_the_optimizer(start: Any) -> None:
     new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
     start.stop()
     assert_alike(*(worker.end() for worker in (*workers, new)))
-    assert "get the whole state once more" in workers[0].log.text
+    assert "get the whole state again" in workers[0].log.text
 
 
 @pytest.mark.timeout(300)
@@ -204,7 +204,7 @@ def test_hooks_of_the_optimizer_may_sum_over_the_workers(start: Any) -> None:
 def test_a_newcomer_that_sums_while_it_takes_the_training_gets_an_error(start: Any) -> None:
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
-    assert "ConfigError: this worker is taking the training" in start(2, 2, HOOK="load").error()
+    assert "ConfigError: this worker is receiving the training" in start(2, 2, HOOK="load").error()
     start.stop()
     said = [worker.end() for worker in workers]
     assert_alike(*said)
@@ -268,7 +268,7 @@ def test_half_of_the_workers_goes_on_when_the_first_comes_back_on_its_host(
     elsewhere = start(0, 2, HOST=str(tmp_path / "other"))
     left = workers[1]
     deadline = time.monotonic() + 60
-    while "ranks [0] are there again, but on another host" not in left.log.text:
+    while "ranks [0] are back, but on another host" not in left.log.text:
         assert time.monotonic() < deadline, left.log.text
         time.sleep(0.1)
     assert not any(line["members"] == [1] for line in left.lines)
@@ -375,7 +375,7 @@ def test_of_two_processes_with_one_identity_the_later_gets_an_error(start: Any) 
 @pytest.mark.timeout(300)
 def test_a_parameter_without_a_gradient_is_an_error(start: Any) -> None:
     worker = start(0, 1, 9, UNUSED="1")
-    assert "1 of 7 parameters got no gradient in the last step, spare for one" in worker.error()
+    assert "1 of 7 parameters got no gradient in the last step, such as spare" in worker.error()
 
 
 @pytest.mark.timeout(300)

@@ -205,8 +205,8 @@ def test_a_second_state_of_the_same_job_says_that_it_is_this_process(ranks, redu
     for error in ranks.run(2, two_states, reducers(1), job, group=False):
         assert isinstance(error, JobBusy)
         assert str(error) == (
-            f"this process already has a state for job {job!r}: share that one, as in attach(ddp_model, state), or "
-            "give each state a job= of its own"
+            f"this process already has a state for job {job!r}: share it, as in attach(ddp_model, state), or "
+            "give each state its own job="
         )
 
 

@@ -129,7 +129,7 @@ def test_a_training_on_four_hosts(
         assert "all 2 reducers are there" in text
     for index, text in enumerate(said[2:]):
         assert f"reducer run: this host is reducer {index} of 2" in text
-        assert "no job for 1 s, as --exit-after-job says" in text
+        assert "no job for 1 s (--exit-after-job)" in text
 
 
 def test_workers_say_whom_they_wait_for_and_give_up(start: Start, free_port: Callable[[], int]) -> None:

@@ -62,7 +62,7 @@ def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
     call.tell(1, "done")
     call.answers()
     assert reducer.end() == (0, "")
-    assert "no job for 1 s, as --exit-after-job says" in reducer.log.text
+    assert "no job for 1 s (--exit-after-job)" in reducer.log.text
 
 
 def test_a_reducer_is_set_by_variables_and_tells_its_service_manager(tmp_path, free_port):

@@ -92,7 +92,7 @@ def test_a_process_that_is_killed_comes_back_where_it_was(ranks, serve, job, unt
     call.tell(0, 1)
     answers = call.answers()
     assert answers[0] == answers[1] == answers[2]
-    assert f"process {victim} ended and starts again exit_code=-9 pause=1s" in three.log.text
+    assert f"process {victim} ended and will be restarted exit_code=-9 pause=1s" in three.log.text
     assert three.stop() == (0, "")  # no second line on stdout
 
 
@@ -125,7 +125,7 @@ def test_settings_that_a_process_refuses_end_all_at_once(tmp_path, free_port):
     )
     assert (ended.returncode, ended.stdout) == (3, "")
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
-    assert "starts again" not in ended.stderr
+    assert "will be restarted" not in ended.stderr
 
 
 # ---- the end ----
@@ -200,8 +200,8 @@ def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, ser
     call.answers()
     os.kill(first, signal.SIGKILL)
     assert two.end(40) == (0, "")
-    assert "process 0 ended and starts again" in two.log.text
-    assert "no job for 3 s, as --exit-after-job says" in two.log.text
+    assert "process 0 ended and will be restarted" in two.log.text
+    assert "no job for 3 s (--exit-after-job)" in two.log.text
 
 
 # ---- what the parent is ----

@@ -191,7 +191,7 @@ def test_inf_and_nan(ranks, reducers, job):
 @pytest.mark.parametrize("group", [True, False])
 def test_topk_ratios_that_differ_are_an_error_that_names_the_rank(ranks, reducers, job, group):
     for text in ranks.run(3, two_ratios, reducers(2), job, group=group):
-        assert "rank 1 sends 256 elements" in text or "rank 1 256: set wire_dtype alike" in text
+        assert "rank 1 sends 256 elements" in text or "rank 1 sends 256: set the same wire_dtype" in text
 
 
 @pytest.mark.parametrize("wire", [None, "bf16", "fp16", "int8", "topk"])

@@ -79,7 +79,7 @@ def same_bits(rank, reducers, job, wire):
         pid = pid_of(state) if has_process else None
     assert state.error is None
     assert pid is None or is_gone(pid)
-    assert any("all ranks (3) are at" in text for text in lines) or rank.number
+    assert any("all ranks (3) have joined" in text for text in lines) or rank.number
 
 
 def killed_io_process(rank, reducers, job, victim):

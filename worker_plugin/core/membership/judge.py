@@ -165,7 +165,7 @@ def _judge(view: View) -> Verdict:
     if view.unstarted_since is not None and view.now >= view.unstarted_since + view.timeout_s:
         return GiveUp(
             CollectiveTimeout(
-                f"{silent_ranks(view.links, view.configuration.epoch)} did not answer to membership epoch "
+                f"{silent_ranks(view.links, view.configuration.epoch)} did not respond to membership epoch "
                 f"{view.configuration.epoch} within {view.timeout_s:g} s (timeout_s): see the log there"
             )
         )
@@ -178,7 +178,7 @@ def _first_epoch(view: View) -> Verdict:
         wanted = [link for link in wanted if link.is_up] or wanted
     there = [link for link in wanted if link.sees_all(view.world_size)]
     if view.rank == 0 and there and len(there) == len(wanted):
-        return Reconfigure(with_share(wanted), f"all ranks ({view.world_size}) are at all reducers")
+        return Reconfigure(with_share(wanted), f"all ranks ({view.world_size}) have joined all reducers")
     if (lost := _lost_rank(view)) is not None:
         return GiveUp(lost)
     is_early = view.now < view.started_at + view.join_timeout_s
@@ -194,7 +194,7 @@ def _first_epoch(view: View) -> Verdict:
         absent = ", ".join(link.address for link in wanted if link not in there)
         return Reconfigure(
             with_share(there),
-            f"not all ranks reach {absent}, which will take part when they do",
+            f"not all ranks can reach {absent}, which will take part once they can",
             lacks_some=True,
         )
     return _waiting(view, view.started_at)
@@ -235,7 +235,7 @@ def _membership(view: View) -> Verdict | None:
         staying = [link for link in whole if not link.is_draining and not (link.is_fallback and others)]
         if len(whole) == len(members) and len(staying) < len(members) and staying + others:
             leaving = [f"{link.address} is {DRAINING}" for link in whole if link.is_draining]
-            reason = leaving[0] if leaving else "the fallback is not needed any more"
+            reason = leaving[0] if leaving else "the fallback is no longer needed"
             return Reconfigure(with_share((*staying, *others)), reason, lacks_some=bool(leaving))
         has_room = len(members) < MEMBERS_MAX
         # A fallback takes part only when all others are lost, however near to the ranks it is.
@@ -244,10 +244,10 @@ def _membership(view: View) -> Verdict | None:
         if is_time and newcomers and has_room and len(whole) == len(members):
             wanted = with_share((*whole, *newcomers))
             if new := [link for link in newcomers if link in wanted]:
-                return Reconfigure(wanted, f"{new[0].address} is there and takes part from now on")
+                return Reconfigure(wanted, f"{new[0].address} is available and takes part from now on")
         return None
     if len(whole) == len(members):
-        return Reconfigure(tuple(whole), "a stream broke, and all are there again")
+        return Reconfigure(tuple(whole), "a stream broke, and all have reconnected")
     lost = [
         (link, member.address)
         for link, member in zip(members, view.configuration.members, strict=True)
@@ -260,7 +260,7 @@ def _membership(view: View) -> Verdict | None:
         dialled = {link.address for link in view.links if link.phase is not LinkPhase.RETIRED} - again
         if len(left) < len(members) or any(address in dialled for _, address in lost):
             return None
-        return Reconfigure(with_share(left), "all reducers are there again")
+        return Reconfigure(with_share(left), "all reducers are back")
     # A member whose process is gone never comes back, so do not wait for it.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
@@ -271,11 +271,11 @@ def _membership(view: View) -> Verdict | None:
         # A reducer that merely lacks a rank may be the first to notice that the rank is gone.
         is_sure = any(link is None for link, _ in lost) or view.now >= view.broken_since + ABSENT_S
         error = ReducerUnavailable(
-            f"lost {names}, and on_reducer_loss is 'raise': start again from a checkpoint, or choose 'reshard'"
+            f"lost {names}, and on_reducer_loss is 'raise': restart from a checkpoint, or choose 'reshard'"
         )
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
     if all(address in again for _, address in lost):
-        return Reconfigure(with_share(left), f"{names} started again")
+        return Reconfigure(with_share(left), f"{names} restarted")
     return Reconfigure(with_share(left), f"lost {names}", lacks_some=True) if left else None
 
 
@@ -338,7 +338,7 @@ def _why_unavailable(view: View) -> tuple[str, str]:
     tried = [link for link in view.links if link.phase is not LinkPhase.RETIRED]
     down = [link for link in tried if not link.is_up]
     within = f"within {view.join_timeout_s:g} s (join_timeout_s)"
-    start_it = "see whether `reducer serve` runs there, and the addresses are right"
+    start_it = "check that `reducer serve` runs there and that the addresses are right"
     if down:
         return (
             f"{len(down)} of {len(tried)} reducers could not be reached {within}: {down_text(down)}",
@@ -347,17 +347,17 @@ def _why_unavailable(view: View) -> tuple[str, str]:
     absent = {
         link.address: [rank for rank in range(view.world_size) if not link.sees(rank)] for link in tried
     }
-    if who := "; ".join(f"{address} misses ranks {ranks}" for address, ranks in absent.items() if ranks):
+    if who := "; ".join(f"{address} is missing ranks {ranks}" for address, ranks in absent.items() if ranks):
         return (
             f"no reducer was reached by all ranks {within}: {who}",
-            "see whether their hosts may connect to it",
+            "check that their hosts can connect to it",
         )
     before = {member.address for member in view.configuration.members} if view.configuration else set()
     if missing := ", ".join(sorted(before - set(absent))):
         return f"no reducer has taken the place of {missing} {within}", start_it
     return (
-        f"there was no address of a reducer any more {within}",
-        "see what the names of the reducers stand for",
+        f"there were no more addresses of reducers {within}",
+        "check what the names of the reducers resolve to",
     )
 
 
@@ -365,7 +365,7 @@ def _missing(view: View) -> ReductionError:
     within = f"within {view.timeout_s:g} s (timeout_s)"
     if view.rank and view.met_since is not None:
         return WorkersMissing(
-            f"rank 0 did not begin {within}, because it waits for others: its log says for whom"
+            f"rank 0 did not begin {within}, because it is waiting for other ranks: its log names them"
         )
     who = "rank 0" if view.rank else missing_ranks(view.links, view.world_size)
-    return WorkersMissing(f"{who} did not come {within}: {ADVICE}")
+    return WorkersMissing(f"{who} did not join {within}: {ADVICE}")

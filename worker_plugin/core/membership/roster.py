@@ -162,7 +162,9 @@ class Roster:
             elif len(self.links) < LINKS_MAX:
                 self.links.append(Link(len(self.links), address, parent=link.id))
             else:
-                text = f"a rank may have {LINKS_MAX} links: {address} and what else reducers name is left out"
+                text = (
+                    f"a rank may have {LINKS_MAX} links: {address} and others that reducers name are left out"
+                )
                 self._actions.append(Log(_WARNING, text))
                 return
 

@@ -74,13 +74,13 @@ def texts(view: View, since: float) -> list[Action]:
     left = _left(view.now, since + view.timeout_s)
     if view.met_since is None:
         who = missing_ranks(view.links, view.world_size) if view.rank == 0 else "rank 0"
-        logs.append(Log(_WARNING, f"waiting for {who} to come to the reducers; {left}"))
+        logs.append(Log(_WARNING, f"waiting for {who} to connect to the reducers; {left}"))
     elif view.configuration is not None and view.broken_since is None:
         epoch = view.configuration.epoch
-        text = f"waiting for {silent_ranks(view.links, epoch)} to answer to membership epoch {epoch}; {left}"
+        text = f"waiting for {silent_ranks(view.links, epoch)} to respond to membership epoch {epoch}; {left}"
         logs.append(Log(_WARNING if view.rank == 0 else _INFO, text))
     elif view.rank:
-        logs.append(Log(_INFO, f"waiting for rank 0, which says what it waits for; {left}"))
+        logs.append(Log(_INFO, f"waiting for rank 0, which logs what it is waiting for; {left}"))
     return logs
 
 

@@ -127,8 +127,8 @@ def deliberate(hearing: Hearing) -> Advice:
             # Its model is in no state from which a new job could begin.
             return Refuse(
                 WorkersMissing(
-                    f"all workers of the job have gone while rank {hearing.own.worker.rank} took their training: "
-                    f"start it again"
+                    f"all workers of the job disappeared while rank {hearing.own.worker.rank} took their training "
+                    f"state: restart it"
                 )
             )
     own, settings = hearing.own.worker, hearing.own.settings
@@ -167,14 +167,14 @@ def _as_new(hearing: Hearing) -> Advice:
             return Refuse(
                 ConfigError(
                     f"rank {own.worker.rank} has {own.settings}, rank {said.worker.rank} ({said.host}) of the job "
-                    f"has {said.settings}: set them alike on all workers"
+                    f"has {said.settings}: use the same on all workers"
                 )
             )
     for said in live:
         if own.worker.nonce in said.refused:
             return Refuse(
                 ConfigError(
-                    f"rank {said.worker.rank} ({said.host}) cannot give its training to rank {own.worker.rank}: "
+                    f"rank {said.worker.rank} ({said.host}) cannot send its training state to rank {own.worker.rank}: "
                     f"{said.refusal}"
                 )
             )
@@ -189,18 +189,19 @@ def _as_new(hearing: Hearing) -> Advice:
     if before and hearing.now >= hearing.since + TAKEN_S:
         return Refuse(
             RankTaken(
-                f"rank {own.worker.rank} is a live process on {before[0].host}: give each worker a rank of its own"
+                f"rank {own.worker.rank} is a live process on {before[0].host}: give each worker its own rank"
             )
         )
     if live and all(said.is_waiting for said in live):
         ranks = sorted(said.worker.rank for said in live)
         return Wait(
-            f"ranks {ranks}, which have lost others, to go on and take this one in; their logs say what for"
+            f"ranks {ranks}, which have lost others, to continue and admit this worker; their logs say what they "
+            f"wait for"
         )
     if live:
-        return Wait(f"the job's {len(live)} workers to take this one in, between two steps")
+        return Wait(f"the job's {len(live)} workers to admit this one between two steps")
     if before:
-        return Wait(f"another process with rank {own.worker.rank}, on {before[0].host}, to go")
+        return Wait(f"another process with rank {own.worker.rank}, on {before[0].host}, to end")
     everybody = sorted(
         (said.worker for said in (*hearing.living, own)), key=lambda one: one.nonce, reverse=True
     )
@@ -209,8 +210,8 @@ def _as_new(hearing: Hearing) -> Advice:
     if missing and hearing.now >= hearing.since + hearing.join_timeout_s:
         return Refuse(
             WorkersMissing(
-                f"ranks {missing} of {size} did not come within {hearing.join_timeout_s:g} s (join_timeout_s): start "
-                f"them, or look why they are late"
+                f"ranks {missing} of {size} did not join within {hearing.join_timeout_s:g} s (join_timeout_s): start "
+                f"them, or find out why they are late"
             )
         )
     if missing:
@@ -220,11 +221,11 @@ def _as_new(hearing: Hearing) -> Advice:
     if hearing.heard_since is None and hearing.now >= hearing.since + hearing.join_timeout_s:
         return Refuse(
             ReducerUnavailable(
-                f"no reducer has said within {hearing.join_timeout_s:g} s (join_timeout_s) who is there"
+                f"no reducer has reported the present workers within {hearing.join_timeout_s:g} s (join_timeout_s)"
             )
         )
     if hearing.heard_since is None or hearing.now < hearing.heard_since + HEARD_S:
-        return Wait("reducers to say who is there")
+        return Wait("reducers to report the present workers")
     return Propose(Generation(1, hearing.new_id, tuple(there[rank] for rank in range(size))))
 
 
@@ -236,8 +237,8 @@ def _after_a_loss(hearing: Hearing) -> Advice:
         # The others do not wait for it as for one of their own, and it may soon lack what they have done since.
         return Refuse(
             WorkerLost(
-                f"generation {last.number}, in which rank {own.worker.rank} was to take part first, has not started, "
-                f"because another worker was lost in that moment: start it again"
+                f"generation {last.number}, the first one for rank {own.worker.rank}, has not started, "
+                f"because another worker was lost at that moment: restart this rank"
             )
         )
     # A worker that was not in a generation that started may lack what the others have done since.
@@ -268,8 +269,8 @@ def _after_a_loss(hearing: Hearing) -> Advice:
     if ahead and hearing.now >= hearing.since + STOPPED_S:
         return Refuse(
             WorkerLost(
-                f"the others have gone on without rank {own.worker.rank}, in generation {ahead[0].number}: it did "
-                f"not answer for too long; start it again"
+                f"the others have continued without rank {own.worker.rank}, in generation {ahead[0].number}: it did "
+                f"not answer for too long; restart it"
             )
         )
     why = f"rank {wanted.workers[0].rank} to propose the next generation"
@@ -287,14 +288,14 @@ def _why_too_few(hearing: Hearing, last: Generation, wanted: Generation) -> str:
     back = sorted(
         {said.worker.rank for said in hearing.living if not said.number and said.worker.rank in ranks}
     )
-    how = "one that is started again on the host where it was killed proves that it has ended"
+    how = "a worker restarted on the host where it was killed proves that it has ended"
     if back:
         how = (
-            f"ranks {back} are there again, but on another host or in another container, or those before them have "
-            f"not ended or said goodbye, so they cannot prove that these have ended"
+            f"ranks {back} are back, but on another host or in another container, or their predecessors have neither "
+            f"ended nor said goodbye, so they cannot prove that those have ended"
         )
     return (
         f"ranks {ranks}: ranks {[worker.rank for worker in wanted.workers]} are left of the {len(last.workers)} "
-        f"workers of generation {last.number} and are no majority of it, and the others may go on behind a cut link; "
-        f"{how}"
+        f"workers of generation {last.number} and are not a majority of it, and the others may still run behind a cut "
+        f"link; {how}"
     )

@@ -62,11 +62,11 @@ class Admission:
         if {worker.rank for worker in new} & {worker.rank for worker in present.workers}:
             donation.abandon(WorkerLost("a newcomer's rank is taken"))
         elif not _may_come(present, new):
-            donation.abandon(WorkerLost("newcomers are more than the workers that are left"))
+            donation.abandon(WorkerLost("there are more newcomers than remaining workers"))
         elif not donation.is_of(training):
-            donation.abandon(WorkerLost("state.sync has another model or optimizer than before"))
+            donation.abandon(WorkerLost("state.sync got a different model or optimizer than before"))
         elif donation.is_stalled:
-            donation.abandon(WorkerLost("newcomers do not take the state"))
+            donation.abandon(WorkerLost("newcomers are not taking the state"))
         elif donation.is_ready:
             return self._take_in(present, new)
         return None

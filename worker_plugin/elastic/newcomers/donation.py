@@ -274,7 +274,7 @@ class Donation:
             why = "the weights do not follow from the optimizer's steps alone"
             if not self._has_steps:
                 why = "its steps have closures or sparse gradients, or are faster than the newcomers' links"
-            log.warning("newcomers get the whole state once more, and the others wait for that: %s", why)
+            log.warning("newcomers get the whole state again, and the others wait for it: %s", why)
             trees.send(self._training.state(), submit)
 
 
@@ -304,7 +304,7 @@ def follow(training: Training, submit: Submit) -> dict[str, Any]:
                     training.take_rest(last["rest"])
                     if training.digest() != tree["digest"]:
                         raise ConfigError(
-                            "this worker's model or optimizer is not as what it has loaded from another worker: "
+                            "this worker's model or optimizer differs from what it has loaded from another worker: "
                             "load_state_dict must keep all bits, and the dtypes of the optimizer's state"
                         )
                 return last

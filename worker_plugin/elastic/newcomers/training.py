@@ -29,8 +29,8 @@ def _taking() -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"this worker cannot take the training of another one: {error!r}; make model and optimizer alike on all "
-            f"workers"
+            f"this worker cannot take the training state of another one: {error!r}; use the same model and optimizer "
+            f"on all workers"
         ) from error
 
 
@@ -60,7 +60,7 @@ class Training:
         if outside:
             raise ConfigError(
                 f"the optimizer has {len(outside)} parameters that are not in the model, one of shape {outside[0]}: "
-                f"workers that come would not get them; give state.sync a module that has all of them, such as "
+                f"joining workers would not get them; pass state.sync a module that has all of them, such as "
                 f"torch.nn.ModuleList([model, loss])"
             )
         trees.pack(self.state())
@@ -179,7 +179,7 @@ class Training:
                 here, there = (f"{dtype} with persistent={is_kept}" for dtype, is_kept in kinds)
                 raise ConfigError(
                     f"buffer {name} is {here} in this worker's model and {there} in that of the first worker: "
-                    f"register it alike on all workers"
+                    f"register it in the same way on all workers"
                 )
             if own.shape == value.shape:
                 with torch.no_grad():
@@ -238,8 +238,8 @@ class Training:
     @staticmethod
     def _differ(what: str, ours: object, theirs: object) -> NoReturn:
         raise ConfigError(
-            f"the optimizer of this worker {what} {ours}, and that of the first worker {theirs}: make it alike on all "
-            f"workers"
+            f"the optimizer of this worker {what} {ours}, and that of the first worker {theirs}: create it in the same "
+            f"way on all workers"
         )
 
     def _owner(self, name: str) -> tuple[torch.nn.Module, str]:

@@ -69,7 +69,7 @@ def meet(config: PluginConfig, ranks: RankGroup, address: str) -> tuple[WorkerNo
         store.run(lambda raw: raw.wait(keys, timedelta(seconds=limit_s)), limit_s + EXTRA_S)
     except dist.DistStoreError:
         raise WorkersMissing(
-            f"not all {ranks.size} ranks of worker {config.rank} came within {limit_s:g} s "
+            f"not all {ranks.size} ranks of worker {config.rank} arrived within {limit_s:g} s "
             f"(join_timeout_s): all of them must call state.sync"
         ) from None
     fields = [load_json(store.get(key)) for key in keys]
@@ -79,12 +79,12 @@ def meet(config: PluginConfig, ranks: RankGroup, address: str) -> tuple[WorkerNo
         if worker != workers[0]:
             raise ConfigError(
                 f"rank and world_size are {workers[0]} on local rank 0 and {worker} on local rank {rank}: in an "
-                f"elastic job they are the number of this node and how many nodes begin, alike on all ranks of it"
+                f"elastic job they are this node's number and the initial number of nodes, the same on all its ranks"
             )
         if member.local_group != members[0].local_group:
             raise ConfigError(
                 f"local_group is {members[0].local_group!r} on local rank 0 and {member.local_group!r} on local rank "
-                f"{rank}: set it alike"
+                f"{rank}: set the same value on both"
             )
         if member.namespace_id != members[0].namespace_id:
             raise ConfigError(

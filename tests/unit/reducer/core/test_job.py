@@ -59,7 +59,9 @@ def test_who_comes_back_in_a_running_epoch_counts_only_in_the_next_one(is_notice
     scene.join(1, stream=5)
     assert scene.hello(5) == []
     actions = scene.push(5, payload=DATA[1])
-    assert ends(actions, [0, 5], OutOfOrder, "rank 1 (h1)", "in epoch 1, this reducer is in epoch 1") == []
+    assert (
+        ends(actions, [0, 5], OutOfOrder, "rank 1 (h1)", "in epoch 1, but this reducer is in epoch 1") == []
+    )
 
 
 def test_a_newer_epoch_drops_all_slots_and_all_outstanding_credit():
@@ -113,7 +115,7 @@ def of_big(chunk):
 FAULTS = [
     (configured, 0, hello(0), OutOfOrder, ["again in epoch 1"]),
     (summing, 0, hello(0), OutOfOrder, ["again in epoch 1"]),
-    (configured, 1, hello(1, chunk_bytes=2048), OutOfOrder, ["another configuration of epoch 1"]),
+    (configured, 1, hello(1, chunk_bytes=2048), OutOfOrder, ["a different configuration of epoch 1"]),
     (forming, 1, hello(1, instance=bytes(16)), OutOfOrder, ["another instance of job 'job'"]),
     (summing, 0, hello(0, epoch=2, members=(OTHER,)), OutOfOrder, ["outside epoch 2"]),
     # A push may be larger than the credit when nothing else is under way, so 4 MiB chunks with 4 KiB of

@@ -210,7 +210,7 @@ REFUSED = [
         forming(),
         join(0, protocol=PROTOCOL_VERSION + 1),
         UnsupportedVersion,
-        [f"version {PROTOCOL_VERSION + 1}, this reducer {PROTOCOL_VERSION}"],
+        [f"version {PROTOCOL_VERSION + 1}, but this reducer {PROTOCOL_VERSION}"],
     ),
     (
         forming(join(0)),
@@ -222,25 +222,25 @@ REFUSED = [
         forming(join(1)),
         join(1, life=1, host="elsewhere"),
         RankTaken,
-        ["rank 1 of job 'job'", "process on host1", "elsewhere wants it"],
+        ["rank 1 of job 'job'", "process on host1", "elsewhere claims it"],
     ),
     (
         live(lost=[1]),
         join(1, life=1, instance=b""),
         JobBusy,
-        ["rank 1 of job 'job' was another process, on host1"],
+        ["rank 1 of job 'job' was a different process, on host1"],
     ),
     (
         live(),
         join(2, world_size=3),
         JobBusy,
-        ["live with world size 2: rank 2 (host2) has world size 3, other ranks of job 'job' have 2"],
+        ["live with world size 2: rank 2 (host2) has world size 3, but other ranks of job 'job' have 2"],
     ),
     (
         live(),
         join(1, local_size=2),
         JobBusy,
-        ["live with local size 1: rank 1 (host1) has local size 2, other ranks of job 'job' have 1"],
+        ["live with local size 1: rank 1 (host1) has local size 2, but other ranks of job 'job' have 1"],
     ),
 ]
 
@@ -260,16 +260,16 @@ def test_a_rank_of_another_life_is_stale():
 @pytest.mark.parametrize(
     ("first", "second", "values"),
     [
-        ({}, {"world_size": 3}, ["rank 1 (host1) has world size 3, other ranks of job 'job' have 2"]),
+        ({}, {"world_size": 3}, ["rank 1 (host1) has world size 3, but other ranks of job 'job' have 2"]),
         (
             {"local_size": 4},
             {"local_size": 2},
-            ["rank 1 (host1) has local size 2, other ranks of job 'job' have 4"],
+            ["rank 1 (host1) has local size 2, but other ranks of job 'job' have 4"],
         ),
         (
             {"named": TWO},
             {"named": ONE},
-            ["rank 1 (host1) was told of the reducers a:1, rank 0 (host0) of a:1, b:1", "?count=K"],
+            ["rank 1 (host1) was given the reducers a:1, but rank 0 (host0) a:1, b:1", "?count=K"],
         ),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_reconnect_takes_what_the_rank_knows_of_the_minimum_and_nothing_else()
 def test_rank_0_of_a_new_life_ends_the_old_one():
     jobs = live(lost=[0])
     actions = receive(jobs, 20, join(0, life=1, instance=NEW))
-    assert ends(actions, [11], StaleInstance, "'job' was started again by rank 0 on host0") == [
+    assert ends(actions, [11], StaleInstance, "'job' was restarted by rank 0 on host0") == [
         welcome(20),
         sees(20, peer(0, life=1)),
     ]
@@ -331,14 +331,14 @@ def test_rank_0_of_a_new_life_ends_the_old_one():
 def test_rank_0_may_come_to_ranks_that_do_not_know_the_instance_yet_and_ends_those_of_an_old_one():
     jobs = forming(join(1, instance=b"", world_size=3), join(2, world_size=3))  # the reducer is new
     actions = receive(jobs, 20, join(0, life=1, instance=NEW, world_size=3))
-    assert ends(actions, [12], StaleInstance, "'job' was started again by rank 0 on host0")[0] == welcome(20)
+    assert ends(actions, [12], StaleInstance, "'job' was restarted by rank 0 on host0")[0] == welcome(20)
     assert set(jobs.streams) == {11, 20}
 
 
 def test_a_new_process_of_a_lost_rank_starts_over_once_rank_0_is_gone():
     jobs = forming(*[join(rank, world_size=3) for rank in range(3)], lost=(0, 1))
     actions = receive(jobs, 21, join(1, life=1, instance=b"", world_size=3))
-    assert ends(actions, [12], StaleInstance, "'job' was started again by rank 1 on host1") == [
+    assert ends(actions, [12], StaleInstance, "'job' was restarted by rank 1 on host1") == [
         welcome(21),
         sees(21),
     ]
@@ -429,7 +429,7 @@ def test_another_run_begins_when_rank_0_and_the_former_process_of_the_rank_are_g
     assert ends(receive(jobs, 21, again), [21], JobBusy, "rank 1 on host1 and rank 1 on host1") == []
     jobs.handle(Lost(11), 0.0)
     actions = receive(jobs, 22, again)
-    assert ends(actions, [12], StaleInstance, "'job' was started again by rank 1 on host1")[0] == welcome(22)
+    assert ends(actions, [12], StaleInstance, "'job' was restarted by rank 1 on host1")[0] == welcome(22)
 
 
 # ---- which reducers were named ----

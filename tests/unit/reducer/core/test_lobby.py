@@ -165,7 +165,7 @@ def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_again():
     lobby = Lobby()
     for _ in range(LOBBY_SAYS_MAX):
         say(lobby, 1, A)
-    with pytest.raises(ResourceExhausted, match=f"said {LOBBY_SAYS_MAX} things"):
+    with pytest.raises(ResourceExhausted, match=f"sent {LOBBY_SAYS_MAX} messages"):
         say(lobby, 1, A)
     lobby.on_end(1, 0.0)
     with pytest.raises(ResourceExhausted):

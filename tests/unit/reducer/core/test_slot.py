@@ -60,6 +60,8 @@ def test_other_shares_of_top_k_are_a_disagreement():
     five, six = (memoryview(bytes(k * 4 * 2)) for k in (5, 6))
     slot = Slot(TOPK, 2048, five.nbytes, 1, 2)
     slot.on_push(1, TOPK, five)
-    with pytest.raises(CollectiveMismatch, match=r"^rank 0 sends 6 .* block of 512 as TOPK, but rank 1 5:"):
+    with pytest.raises(
+        CollectiveMismatch, match=r"^rank 0 sends 6 .* block of 512 as TOPK, but rank 1 sends 5:"
+    ):
         slot.on_push(0, TOPK, six)
     assert slot.on_push(0, TOPK, five) == (five, five)

@@ -63,7 +63,7 @@ def test_while_another_one_serves_it_is_tried_again(two, caplog):
         assert made._processes[1].lives == 2 * FAILED_STARTS_MAX
 
     asyncio.run(main())
-    assert caplog.text.count("process 1 ended and starts again exit_code=3") == 2 * FAILED_STARTS_MAX
+    assert caplog.text.count("process 1 ended and will be restarted exit_code=3") == 2 * FAILED_STARTS_MAX
 
 
 def test_if_none_serves_all_end(two, caplog):
@@ -75,7 +75,7 @@ def test_if_none_serves_all_end(two, caplog):
         assert made._processes[1].lives == FAILED_STARTS_MAX
 
     asyncio.run(main())
-    assert "giving up: process 1 ended 5 times in succession before it served" in caplog.text
+    assert "giving up: process 1 ended 5 times in a row before it served" in caplog.text
 
 
 def test_the_ports_of_all_are_held_from_the_start(two):

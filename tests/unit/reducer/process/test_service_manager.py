@@ -31,4 +31,4 @@ def test_a_socket_that_is_not_there_is_warned_of(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/nobody")
     with caplog.at_level(logging.WARNING):
         notify(READY)
-    assert f"NOTIFY_SOCKET={tmp_path}/nobody did not take READY=1" in caplog.text
+    assert f"NOTIFY_SOCKET={tmp_path}/nobody did not accept READY=1" in caplog.text

@@ -7,7 +7,7 @@ from support.scenes.rank_scene import CREDIT, Scene, data, epoch, failure, of_ki
 
 from worker_plugin.core.actions import Deliver, Fail, Log, Open, PushChunk, Release, Shut
 
-CAUSE = "a stream broke, and all are there again"
+CAUSE = "a stream broke, and all have reconnected"
 
 
 # ---- entering an epoch ----
@@ -16,7 +16,7 @@ CAUSE = "a stream broke, and all are there again"
 def test_rank_0_makes_the_first_epoch_and_greets_every_member():
     scene = Scene()
     assert scene.meet() == [
-        Log(20, "all ranks (2) are at all reducers: membership epoch 1 with 2 reducers (a:1, b:1)"),
+        Log(20, "all ranks (2) have joined all reducers: membership epoch 1 with 2 reducers (a:1, b:1)"),
         send("a", Hello(epoch(1), 0)),
         send("b", Hello(epoch(1), 0)),
     ]
@@ -57,7 +57,7 @@ def test_a_configuration_of_another_life_of_the_job_fails():
     scene.meet()
     scene.enter(1)
     actions = scene.enter(2, instance=bytes(16))
-    assert failure(actions) == (StaleInstance, "a configuration of another life of this job arrived")
+    assert failure(actions) == (StaleInstance, "received a configuration of another instance of this job")
 
 
 def test_a_member_that_comes_up_later_hears_hello_with_its_welcome():
@@ -266,14 +266,12 @@ def test_what_is_missing_is_a_warning_and_so_is_its_return():
     scene.peers("a", "PP")
     scene.lose("b")
     levels = {text: level for now in (1.0, 61.0) for level, text in _logs(scene.tick(now))}
-    text = (
-        "not all ranks reach b:1, which will take part when they do: membership epoch 1 with 1 reducer (a:1)"
-    )
+    text = "not all ranks can reach b:1, which will take part once they can: membership epoch 1 with 1 reducer (a:1)"
     assert levels[text] == 30
     scene.start("a", now=65.0)
     scene.tick(66.0)
     scene.welcome("b", now=66.0)
-    text = "b:1 is there and takes part from now on: membership epoch 2 with 2 reducers (a:1, b:1)"
+    text = "b:1 is available and takes part from now on: membership epoch 2 with 2 reducers (a:1, b:1)"
     assert _logs(scene.peers("b", "PP", now=66.0)) == [(30, text)]
 
 
@@ -305,7 +303,9 @@ def test_rank_0_says_at_once_that_nobody_can_take_over():
     for scene in (alone, both_drain, misses):
         ((level, text),) = _logs(scene.peers("a", "PP", draining=True, now=1.0))
         assert level == 30
-        assert text.startswith("a:1 is draining and asks its jobs to leave, but no other reducer is there: ")
+        assert text.startswith(
+            "a:1 is draining and asks its jobs to leave, but no other reducer is available: "
+        )
         assert "60 s (join_timeout_s)" in text
     assert alone.peers("a", "PP", draining=True, now=2.0) == [], "that was said"
     assert alone.lose("a", now=2.0) == [Log(20, "lost the stream to a:1: it ended")], "it was expected"
@@ -351,4 +351,4 @@ def test_an_epoch_has_started_once_all_reducers_have_said_so():
     scene.start("a", now=1.0)
     kind, text = failure(scene.tick(601.0))
     assert kind is CollectiveTimeout
-    assert "did not answer to membership epoch 1 within 600 s (timeout_s)" in text
+    assert "did not respond to membership epoch 1 within 600 s (timeout_s)" in text

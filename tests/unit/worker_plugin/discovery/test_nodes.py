@@ -158,7 +158,7 @@ def test_who_does_not_come_is_named():
     ranks = localities(2, setting=2)
     first, _ = agree(ranks, 0.5, absent=[1])
     assert type(first) is WorkersMissing
-    assert "rank 1 did not come within 0.5 s" in str(first)
+    assert "rank 1 did not join within 0.5 s" in str(first)
 
 
 def test_a_life_does_not_hear_the_one_before():

@@ -119,7 +119,7 @@ def test_a_rank_that_does_not_come_is_named_on_all(store, ranks, missing):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
     for error in live(store, [config] * 3, ranks=ranks).values():
         assert isinstance(error, WorkersMissing)
-        text = f"{missing} did not come within 0.2 s (timeout_s): see whether all ranks have started"
+        text = f"{missing} did not join within 0.2 s (timeout_s): check that all ranks have started"
         assert text in str(error)
 
 
@@ -129,7 +129,7 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
     texts = [record.getMessage() for record in caplog.records]
     assert texts[0] == (
         "waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8, 3 more to issue its first collective; giving up in 1 s; "
-        "see whether all ranks have started, have the hook registered, and issue the same collectives"
+        "check that all ranks have started, have the hook registered, and issue the same collectives"
     )
     assert 2 <= len(texts) <= 3
 

@@ -110,7 +110,7 @@ def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(make, monkeypat
     ours, _ = make(look, check=check, world_size=3)
     generation = Generation(2, "id", (ours.own, Worker(1, "nonce1"), Worker(2, "nonce2")))
     error = ours._wait_for_start(Waiting(), generation.workers, lambda said: said.is_gone, None, generation)
-    assert str(error) == ("nothing was heard of ranks [2] for 15 s" if others else "the test is over")
+    assert str(error) == ("nothing was heard from ranks [2] for 15 s" if others else "the test is over")
 
 
 @pytest.mark.parametrize(

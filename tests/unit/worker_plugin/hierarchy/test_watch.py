@@ -88,7 +88,7 @@ def test_a_wait_is_told_then_warned_of_by_the_lowest_that_waits(caplog):
     for _ in range(2):
         scene.look(WARN + 2 * WATCH_S)
     assert scene.told == [(Kind.WAITS, 7)]
-    late = f"{WARN + 2 * WATCH_S:.0f} s: collective 7 waits for that in the node"
+    late = f"{WARN + 2 * WATCH_S:.0f} s: collective 7 is waiting for this in the node"
     text = f"rank 5 (host), rank 7 (host) are late by {late}"
     assert warnings(caplog) == [text]
 
@@ -119,8 +119,8 @@ def test_a_wait_that_is_too_long_names_who_does_not_come():
     scene.look(59.9, Note(0, Kind.WAITS, 7), Note(2, Kind.WAITS, 7), Note(3, Kind.WAITS, 6))
     assert scene.failures == []
     text = (
-        "rank 7 (host) is late by 60 s: collective 7 waits for that in the node; see the log there, or raise timeout_s "
-        "(60 s)"
+        "rank 7 (host) is late by 60 s: collective 7 is waiting for this in the node; see the log there, or raise "
+        "timeout_s (60 s)"
     )
     assert scene.look(60.0) == [(CollectiveTimeout, text, Kind.FAILED)]
 

@@ -28,11 +28,11 @@ from worker_plugin.core.membership.judge import (
 )
 from worker_plugin.core.words import ADVICE, missing_ranks
 
-ALL_ARE_THERE = "all ranks (2) are at all reducers"
-ALL_ARE_BACK = "a stream broke, and all are there again"
-ALL_REDUCERS_ARE_BACK = "all reducers are there again"
+ALL_ARE_THERE = "all ranks (2) have joined all reducers"
+ALL_ARE_BACK = "a stream broke, and all have reconnected"
+ALL_REDUCERS_ARE_BACK = "all reducers are back"
 A_DRAINS = "a:1 is draining and asks its jobs to leave"
-NOT_ALL_REACH_B = "not all ranks reach b:1, which will take part when they do"
+NOT_ALL_REACH_B = "not all ranks can reach b:1, which will take part once they can"
 
 
 def link(name, ranks="PP", *, since=0.0, draining=False, phase=LinkPhase.UP, error=None, **changes):
@@ -148,14 +148,14 @@ def test_a_job_that_goes_on_does_not_wait_for_a_reducer_that_is_not_there():
 
 def test_a_rank_may_come_as_late_as_to_any_collective():
     links = link("a", "P--"), link("b", "P--")
-    missing = (WorkersMissing, "ranks 1 and 2 did not come", "600 s (timeout_s)", ADVICE)
+    missing = (WorkersMissing, "ranks 1 and 2 did not join", "600 s (timeout_s)", ADVICE)
     until(600.0, forming(*links, world_size=3), missing)
 
 
 @pytest.mark.parametrize(("rank", "who"), [(0, "rank 1"), (1, "rank 0")])
 def test_a_short_timeout_is_not_made_longer_by_the_join_timeout(rank, who):
     a, short = link("a", "P-" if rank == 0 else "-P"), {"timeout_s": 4.0, "rank": rank}
-    until(4.0, forming(a, **short), (WorkersMissing, f"{who} did not come", "4 s (timeout_s)", ADVICE))
+    until(4.0, forming(a, **short), (WorkersMissing, f"{who} did not join", "4 s (timeout_s)", ADVICE))
     check(forming(down("a"), now=59.9, **short), Keep())
     check(forming(A, down("b"), now=59.9, met_since=1.0, timeout_s=4.0), Keep())
 
@@ -188,13 +188,17 @@ def test_where_all_reducers_are_wanted_it_is_an_error(policy):
 def test_names_that_stand_for_nothing_any_more_are_an_error_too():
     check(
         forming(retired("a"), now=60.0),
-        (ReducerUnavailable, "no address of a reducer any more", "60 s (join_timeout_s)"),
+        (ReducerUnavailable, "no more addresses of reducers", "60 s (join_timeout_s)"),
     )
 
 
 def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
     links = link("a", "P-P"), link("b", "PP-")
-    expected = ReducerUnavailable, "60 s (join_timeout_s)", "a:1 misses ranks [1]; b:1 misses ranks [2]"
+    expected = (
+        ReducerUnavailable,
+        "60 s (join_timeout_s)",
+        "a:1 is missing ranks [1]; b:1 is missing ranks [2]",
+    )
     until(60.0, forming(*links, world_size=3, met_since=1.0), expected)
 
 
@@ -210,11 +214,11 @@ def test_a_reducer_that_was_there_is_waited_for_from_its_loss_on(rank):
 
 
 def test_another_rank_that_reaches_some_waits_for_rank_0():
-    expected = WorkersMissing, "rank 0 did not come", "600 s (timeout_s)", ADVICE
+    expected = WorkersMissing, "rank 0 did not join", "600 s (timeout_s)", ADVICE
     for other in (B, down("b")):
         until(600.0, forming(link("a", "-P"), other, rank=1), expected)
     # It has time to say who is missing.
-    expected = WorkersMissing, "rank 0 did not begin", "600 s (timeout_s)", "its log says for whom"
+    expected = WorkersMissing, "rank 0 did not begin", "600 s (timeout_s)", "its log names them"
     until(700.0 + LEADER_S, forming(A, B, rank=1, met_since=100.0), expected)
 
 
@@ -245,7 +249,7 @@ def test_a_draining_member_is_left_out_at_once_if_another_can_take_over(links, e
 
 
 def test_a_new_reducer_is_taken_in_when_idle_or_after_a_while():
-    with_c = Reconfigure((A, B, C), "c:1 is there and takes part from now on")
+    with_c = Reconfigure((A, B, C), "c:1 is available and takes part from now on")
     check(view(A, B, C, is_idle=True), with_c)
     until(95.0 + PATIENCE_S, view(A, B, C), with_c)
     for spare in (link("c", "P-"), link("c", draining=True), down("c")):
@@ -292,7 +296,7 @@ def test_one_that_stands_by_takes_over_when_a_member_is_lost():
         (broken(A, B, on_reducer_loss="raise"), Reconfigure((A, B), ALL_ARE_BACK)),
         # Its address has another process now, which takes part at once if all ranks are there.
         (broken(A, reborn("b", "P-")), without_b()),
-        (broken(A, reborn("b")), Reconfigure((A, reborn("b")), "b:1 started again")),
+        (broken(A, reborn("b")), Reconfigure((A, reborn("b")), "b:1 restarted")),
         (
             broken(down("a"), reborn("b"), ago=GRACE_S),
             Reconfigure((reborn("b"),), "lost a:1, b:1", lacks_some=True),
@@ -332,7 +336,7 @@ def test_other_ranks_wait_for_rank_0s_epoch_as_long_as_for_a_collective():
 def test_ranks_that_have_not_come_back_to_a_new_reducer_are_waited_for():
     """They may be busy: the only reducer was started again, and one rank holds the GIL."""
     seen = view(reborn("a", "P-"), configuration=epoch("a"), broken_since=0.0)
-    until(600.0, seen, (WorkersMissing, "rank 1 did not come", "600 s (timeout_s)", ADVICE))
+    until(600.0, seen, (WorkersMissing, "rank 1 did not join", "600 s (timeout_s)", ADVICE))
 
 
 def test_reducers_of_which_each_misses_another_rank_are_given_up_as_ever():
@@ -470,7 +474,7 @@ FALLBACK = link("f", is_fallback=True)
         (view(FALLBACK, link("a", "P-"), configuration=epoch("f")), Keep()),
         (
             view(FALLBACK, A, configuration=epoch("f")),
-            Reconfigure((A,), "the fallback is not needed any more"),
+            Reconfigure((A,), "the fallback is no longer needed"),
         ),
     ],
 )

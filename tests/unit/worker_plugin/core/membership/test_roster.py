@@ -156,7 +156,7 @@ def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
     refused(scene, ReducerDraining("stopping"), now=59.0)
     kind, text = failure(scene.tick(60.0))
     assert kind is ReducerUnavailable
-    assert "60 s (join_timeout_s): a:1 (stopping); see whether `reducer serve` runs there" in text
+    assert "60 s (join_timeout_s): a:1 (stopping); check that `reducer serve` runs there" in text
 
 
 @pytest.mark.parametrize(
@@ -315,5 +315,5 @@ def test_siblings_that_have_siblings_without_end_are_left_out_with_a_warning(mon
         ]
         scene.tick(number + 0.5)
     assert len(scene.core.roster.links) == 600
-    assert warnings[0] == "a rank may have 600 links: a:601 and what else reducers name is left out"
+    assert warnings[0] == "a rank may have 600 links: a:601 and others that reducers name are left out"
     assert scene.core.error is None

@@ -56,7 +56,7 @@ def test_rank_0_names_the_ranks_that_have_not_come():
     scene.peers("a", "P-P-")
     scene.peers("b", "P---")
     assert said(scene.tick(5.0)) == [
-        (WARNING, "waiting for ranks 1 and 3 to come to the reducers; giving up in 595 s")
+        (WARNING, "waiting for ranks 1 and 3 to connect to the reducers; giving up in 595 s")
     ]
 
 
@@ -67,11 +67,11 @@ def test_other_ranks_name_rank_0_or_leave_it_to_rank_0():
     scene.welcome("b")
     scene.peers("a", "--")
     assert said(scene.tick(5.0)) == [
-        (WARNING, "waiting for rank 0 to come to the reducers; giving up in 595 s")
+        (WARNING, "waiting for rank 0 to connect to the reducers; giving up in 595 s")
     ]
     scene.peers("a", "P-")
     assert said(scene.tick(20.0)) == [
-        (INFO, "waiting for rank 0, which says what it waits for; giving up in 580 s")
+        (INFO, "waiting for rank 0, which logs what it is waiting for; giving up in 580 s")
     ]
 
 
@@ -82,7 +82,7 @@ def test_one_reducer_and_one_rank_are_both_named():
     scene.peers("a", "P-")
     assert [text.partition(";")[0] for _, text in said(scene.tick(5.0))] == [
         "waiting for reducer b:1 (no answer)",
-        "waiting for rank 1 to come to the reducers",
+        "waiting for rank 1 to connect to the reducers",
     ]
 
 
@@ -93,17 +93,17 @@ def test_an_epoch_that_does_not_start_names_who_has_not_answered(rank, level):
     scene.issue()
     if rank:
         scene.receive("a", Configure(epoch(1)))
-    assert "waiting for some rank to answer to membership epoch 1" in said(scene.tick(5.0))[0][1]
+    assert "waiting for some rank to respond to membership epoch 1" in said(scene.tick(5.0))[0][1]
     missing = (Peer(1, nonce(1), "h1", Presence.PRESENT),)
     scene.receive("a", Waiting(0, 0, 5.0, 1, missing, epoch=1))
     scene.receive("b", Waiting(0, 0, 5.0, 1, missing, epoch=7))
     assert said(scene.tick(20.0)) == [
-        (level, "waiting for rank 1 (h1) to answer to membership epoch 1; giving up in 580 s")
+        (level, "waiting for rank 1 (h1) to respond to membership epoch 1; giving up in 580 s")
     ]
 
 
 @pytest.mark.parametrize(
-    ("rank", "others"), [(0, []), (1, [(INFO, "waiting for rank 0, which says what it waits for")])]
+    ("rank", "others"), [(0, []), (1, [(INFO, "waiting for rank 0, which logs what it is waiting for")])]
 )
 def test_whoever_waits_for_a_member_to_return_names_it(rank, others):
     scene = Scene(rank, on_reducer_loss="wait").run()

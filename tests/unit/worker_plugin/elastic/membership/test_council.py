@@ -100,7 +100,10 @@ def test_rank_0_proposes_the_first_generation_when_all_are_there(heard, expected
 
 def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
     """Alone it is all of the ranks that a job of one begins with, and others may train already."""
-    alone, silence = hearing(said(0), lineage=Lineage(worker(0), 1)), (Wait, "reducers to say who is there")
+    alone, silence = (
+        hearing(said(0), lineage=Lineage(worker(0), 1)),
+        (Wait, "reducers to report the present workers"),
+    )
     for since, expected in (
         (0.0, Propose(generation(1, 0))),
         (100.0 - HEARD_S, Propose(generation(1, 0))),
@@ -277,10 +280,10 @@ def test_a_minority_waits_and_then_fails():
 def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
     lineage = after(1, first=generation(1, 0, 1, 2, 3, id="first"))
     half = waits(1), waits(2), lost(0), lost(3)
-    named = "ranks [0, 3]: ranks [1, 2] are left", "started again on the host where it was killed"
+    named = "ranks [0, 3]: ranks [1, 2] are left", "restarted on the host where it was killed"
     check(hearing(*half, lineage=lineage), (Wait, *named))
     elsewhere = hearing(*half, said(0, "b"), lineage=lineage)
-    check(elsewhere, (Wait, "ranks [0] are there again, but on another host"))
+    check(elsewhere, (Wait, "ranks [0] are back, but on another host"))
     proof = said(0, "b", former=("a0", 1))
     lineage.ended.update(proof.ended)
     check(hearing(*half, proof, lineage=lineage), Propose(generation(2, 1, 2)))

@@ -93,9 +93,13 @@ BACK = Generation(4, "y", (*PRESENT.workers[:1], Worker(1, "a1"), *PRESENT.worke
 @pytest.mark.parametrize(
     ("newcomers", "change", "why"),
     [
-        ((4, 5), {"present": Generation(4, "y", PRESENT.workers[1:])}, "more than the workers that are left"),
+        (
+            (4, 5),
+            {"present": Generation(4, "y", PRESENT.workers[1:])},
+            "more newcomers than remaining workers",
+        ),
         ((1,), {"present": BACK}, "rank is taken"),
-        ((1,), {"training": Training(TRAINING.model, None, {})}, "another model or optimizer"),
+        ((1,), {"training": Training(TRAINING.model, None, {})}, "different model or optimizer"),
     ],
 )
 def test_what_changes_meanwhile_abandons_the_donation(scene, newcomers, change, why):

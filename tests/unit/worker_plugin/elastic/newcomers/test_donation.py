@@ -167,7 +167,7 @@ def test_what_does_not_follow_from_steps_is_sent_whole(why, caplog):
     newcomer.end()
     assert donation.error is None
     assert_equal(ours, newcomer.training)
-    assert "get the whole state once more" in caplog.text
+    assert "get the whole state again" in caplog.text
 
 
 def test_an_optimizer_that_changes_what_it_loads_is_an_error_of_the_newcomer():

@@ -115,7 +115,7 @@ class Watch:
                 if owner.issued <= news.number and self._warned < news.number:
                     self._warned = news.number
                     me = self._node.name(self._node.local_rank)
-                    text = "other ranks of this node wait for this one, %s, to issue collective %d"
+                    text = "other ranks of this node are waiting for this one, %s, to issue collective %d"
                     LINES.log(log, logging.WARNING, "waits", me, text, me, news.number)
 
     def _check_wait(self, owner: WatchOwner, seq: int, since: float, now: float) -> None:

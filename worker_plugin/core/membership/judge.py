@@ -303,7 +303,7 @@ def _lost_rank(view: View) -> ReductionError | None:
     )
     if left is not None and stuck and not view.is_idle:
         return PeerLeft(
-            f"rank {left.rank} ({left.host}) closed while this rank waits for results: see rank {left.rank}'s log"
+            f"rank {left.rank} ({left.host}) closed while this rank was waiting for results: see rank {left.rank}'s log"
         )
     return None
 

@@ -108,7 +108,9 @@ class Stalls:
             return
         seq, waited_s = min(reports)
         if self._may_warn(seq, ["this rank"], now):
-            text = f"this rank is late by {waited_s:.0f} s: others wait for it to issue collective {seq}"
+            text = (
+                f"this rank is late by {waited_s:.0f} s: others are waiting for it to issue collective {seq}"
+            )
             self._actions.append(Log(_WARNING, text))
 
     def _may_warn(self, seq: int, causes: list[str], now: float) -> bool:

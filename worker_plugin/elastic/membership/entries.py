@@ -121,7 +121,7 @@ def generation_from_fields(fields: Any) -> Generation:
         newcomers = tuple(worker for worker in workers if worker.rank in fields["newcomers"])
         generation = Generation(int(fields["number"]), str(fields["id"]), workers, newcomers)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-        raise MalformedFrame(f"a worker proposes what is not a generation: {error!r}") from None
+        raise MalformedFrame(f"a worker proposes something that is not a generation: {error!r}") from None
     ranks = [worker.rank for worker in generation.workers]
     if generation.number < 1 or len(newcomers) >= len(ranks) or ranks != sorted(set(ranks)):
         raise MalformedFrame(f"a worker proposes generation {generation.number} of ranks {ranks}")
@@ -170,7 +170,7 @@ def said_from_entry(data: bytes) -> Said:
             has_ended=bool(fields.get("ended")),
         )
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise MalformedFrame(f"an entry of the lobby is not what a worker says: {error!r}") from None
+        raise MalformedFrame(f"a lobby entry is not a worker's message: {error!r}") from None
 
 
 def merge(answers: Iterable[Iterable[LobbyEntry]]) -> tuple[Mapping[str, Said], Sequence[str]]:

@@ -105,7 +105,7 @@ def test_who_is_late_warns_of_itself(caplog):
     scene = Scene(issued=7)
     for _ in range(2):
         scene.look(0.0, Note(2, Kind.WAITS, 7))
-    text = "other ranks of this node wait for this one, rank 5 (host), to issue collective 7"
+    text = "other ranks of this node are waiting for this one, rank 5 (host), to issue collective 7"
     assert warnings(caplog) == [text]
     scene.issued = 9
     scene.look(0.0, Note(2, Kind.WAITS, 8))

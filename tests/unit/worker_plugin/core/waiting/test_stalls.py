@@ -206,7 +206,7 @@ def test_a_rank_that_others_wait_for_hears_it_once():
         logs = [action for action in scene.tick(0.0) if isinstance(action, Log)]
         if waited_s == 5.2:
             assert logs == [
-                Log(WARNING, "this rank is late by 5 s: others wait for it to issue collective 0")
+                Log(WARNING, "this rank is late by 5 s: others are waiting for it to issue collective 0")
             ]
         else:
             assert logs == []
@@ -219,7 +219,7 @@ def test_nor_is_it_told_at_every_tick_if_reducers_wait_for_different_collectives
         for seq, reducer in ((1, "a"), (0, "b")):
             scene.receive(reducer, waiting(1, seq=seq, waited_s=5.0 + tick * 0.04))
         texts += [action.text for action in scene.tick(tick * 0.04) if isinstance(action, Log)]
-    assert texts == ["this rank is late by 5 s: others wait for it to issue collective 0"]
+    assert texts == ["this rank is late by 5 s: others are waiting for it to issue collective 0"]
 
 
 def test_old_news_is_no_reason_to_hurry():

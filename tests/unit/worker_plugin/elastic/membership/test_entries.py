@@ -84,7 +84,7 @@ def test_an_entry_that_makes_no_sense_is_left_out_alone():
     heard, faults = merge([[LobbyEntry(b"x", b"nonsense", False), entry(said)]])
     assert heard == {"aa": said}
     assert len(faults) == 1
-    assert "is not what a worker says" in faults[0]
+    assert "is not a worker's message" in faults[0]
 
 
 def test_who_has_gone_offers_nothing():

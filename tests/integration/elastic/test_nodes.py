@@ -30,6 +30,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
             "REDUCTION_WORLD_SIZE": str(size),
             "STEPS": "1000000",
             "STOP": str(stop),
+            "PAUSE_S": "0.15",
             "HOST": str(tmp_path),
             "OMP_NUM_THREADS": "1",
         }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +22,10 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
     running: list[Worker] = []
     stop = tmp_path / "stop"
     reducers = ",".join(serve().address for _ in range(2))
-    shared = {"REDUCTION_JOB": f"nodes-{uuid.uuid4().hex[:6]}", "REDUCTION_REDUCERS": reducers}
+    job = f"nodes-{uuid.uuid4().hex[:6]}"
+    shared = {"REDUCTION_JOB": job, "REDUCTION_REDUCERS": reducers}
 
-    def one(rank: int, size: int, *, python: str | None = None, **more: str) -> Worker:
+    def one(rank: int, size: int, **more: str) -> Worker:
         variables = {
             "REDUCTION_WORLD_SIZE": str(size),
             "STEPS": "1000000",
@@ -35,10 +35,10 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
             "OMP_NUM_THREADS": "1",
         }
         variables["REDUCTION_LOCAL_GROUP"] = "2"
-        running.append(Worker(tmp_path, rank, torchrun(2, python=python), **(shared | variables | more)))
+        running.append(Worker(tmp_path, rank, torchrun(2), **(shared | variables | more)))
         return running[-1]
 
-    one.stop = stop.touch
+    one.stop, one.job = stop.touch, job
     yield one
     for worker in running:
         worker.process.terminate()  # torchrun then ends its ranks
@@ -46,15 +46,15 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
         worker.process.wait(60)
 
 
-def rank_of(worker: Worker, local: int) -> int:
-    """Return the process of a local rank, whose torchrun the real Python must run."""
-    listed = subprocess.run(
-        ["pgrep", "-P", str(worker.process.pid)], capture_output=True, text=True, check=True
-    )
-    for pid in listed.stdout.split():
-        if f"LOCAL_RANK={local}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return int(pid)
-    raise AssertionError(f"no local rank {local}: {listed.stdout}")
+def kill_rank(worker: Worker, local: int, job: str) -> None:
+    """Kill the command of a local rank, and so the rank."""
+    wanted = {f"REDUCTION_JOB={job}", f"REDUCTION_RANK={worker.rank}", f"LOCAL_RANK={local}"}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted <= set((folder / "environ").read_text().split("\0")):
+                os.kill(int(folder.name), signal.SIGKILL)
+                return
+    raise AssertionError(f"no local rank {local}")
 
 
 def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
@@ -67,10 +67,10 @@ def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victim: int) -> None:
-    workers = [start(rank, 3, SKIPS="1", python=sys.executable if rank == 1 else None) for rank in range(3)]
+    workers = [start(rank, 3, SKIPS="1") for rank in range(3)]
     lost = workers[1]
     lost.wait_for(lambda line: line["step"] == 5)
-    os.kill(rank_of(lost, victim), signal.SIGKILL)
+    kill_rank(lost, victim, start.job)
     assert lost.process.wait(60) != 0  # torchrun has ended the other rank, or it has ended by itself
     workers[0].wait_for(lambda line: line["members"] == [0, 2])
     new = start(1, 3, SKIPS="1")

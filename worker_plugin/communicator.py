@@ -36,7 +36,16 @@ class Request:
 
 
 class Communicator(Protocol):
-    """One rank's part in the collectives of a group of ranks. Created by the first collective, used by any thread."""
+    """One rank's part in the collectives of a group of ranks. Created by the first collective, used by any thread.
+
+    What ends it:
+
+                      collectives in flight    the other ranks           it returns
+        abandon       fail                     fail, with its error      immediately
+        begin_close   fail                     fail if they need more    immediately
+        close         fail                     fail if they need more    when this rank has left
+        leave         complete                 fail if they need more    immediately, even within a garbage collection
+    """
 
     @property
     def error(self) -> ReductionError | None:

@@ -42,7 +42,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-network test test-torch test-integrations deploy-check check docs bench clean
+.PHONY: help install demo demo-network test collect test-torch test-integrations deploy-check check docs bench clean
 
 help: ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ demo-network: $(RUNTIME) ## As root: train on links of 200 Mbit/s, ours and Gloo
 test: $(STAMP) ## Run the fast tests and check what they cover, then all others.
 	$(BIN)/pytest $(PARALLEL) $(COVERING) $(UNTRACED:%=--ignore=%) $(COVERED) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/pytest $(PARALLEL) $(OTHERS) $(ARGS)
+
+# Otherwise each of pytest's processes does that. What does not load is an error of `make test`.
+collect: $(STAMP) ## Load all tests once, because pytest then compiles each file.
+	-$(BIN)/pytest --quiet --collect-only $(COVERING) $(OTHERS) >/dev/null
 
 test-torch: $(STAMP) ## Run torch's own tests on the backend "reduction" and on Gloo, and compare; about 5 minutes.
 	$(BIN)/python -m tests.torch_suite $(ARGS)

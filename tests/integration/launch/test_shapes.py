@@ -75,7 +75,7 @@ def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) 
 LAUNCHERS = {
     "launch": [warm(), "-m", "torch.distributed.launch", "--nproc-per-node", "2", SCRIPT],
     "spawn": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "spawn"],
-    "fork": [sys.executable, str(Path(SCRIPT).with_name("launchers.py")), "fork"],
+    "fork": [warm(), str(Path(SCRIPT).with_name("launchers.py")), "fork"],
 }
 
 

@@ -14,6 +14,7 @@ from reduction.process.launch import VARIABLE
 from reduction.process.ready import wait_until_ready
 from support.processes.children import START_S, children_of, environment
 from support.processes.reducers import status_of
+from support.processes.warm import warm
 
 import reducer
 
@@ -60,7 +61,7 @@ def test_the_embedded_reducer(folder, python_path, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(EMBEDDED)
     ended = subprocess.run(
-        [sys.executable, str(script), str(folder), python_path],
+        [warm(), str(script), str(folder), python_path],
         capture_output=True,
         text=True,
         timeout=90,

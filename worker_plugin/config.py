@@ -227,7 +227,7 @@ class PluginConfig:
         # The following checks involve several settings.
         is_beyond = self.rank is not None and self.world_size is not None and self.rank >= self.world_size
         if is_beyond and not self.elastic:
-            raise ConfigError(f"rank is {self.rank}, it must be below the world size {self.world_size}")
+            raise ConfigError(f"rank is {self.rank}; it must be below the world size {self.world_size}")
         if self.job is not None:
             self._check_job(self.job)
         if self.run is not None:
@@ -236,7 +236,7 @@ class PluginConfig:
             self._check_local_group(self.local_group)
         if self.credit_bytes is not None and self.credit_bytes < (self.chunk_bytes or 0):
             raise ConfigError(
-                f"credit_bytes is {self.credit_bytes}, it must be at least chunk_bytes, {self.chunk_bytes}"
+                f"credit_bytes is {self.credit_bytes}; it must be at least chunk_bytes, {self.chunk_bytes}"
             )
         if self.elastic:
             self._check_elastic()
@@ -270,10 +270,10 @@ class PluginConfig:
     def _check_io_process(self) -> None:
         if self.local_group not in (None, 1):
             raise ConfigError(
-                f"io_process is set, which does not go together with local_group={self.local_group!r}: leave one out"
+                f"io_process is set, which cannot be combined with local_group={self.local_group!r}: leave one out"
             )
         if self.elastic:
-            raise ConfigError("io_process is set, which does not go together with elastic: leave one out")
+            raise ConfigError("io_process is set, which cannot be combined with elastic: leave one out")
         if not is_possible():
             raise ConfigError(
                 "io_process is set, which needs memory that processes share (memfd_create, Linux): leave it out"
@@ -290,11 +290,11 @@ class PluginConfig:
         if self.world_size is not None and self.world_size % ranks:
             raise ConfigError(
                 f"local_group is {ranks}, but the world size {self.world_size} is not a multiple of it: every node "
-                f"must have as many ranks"
+                f"must have that many ranks"
             )
         if ranks > 1 and self.fallback is not None:
             raise ConfigError(
-                f"fallback={self.fallback!r} needs all ranks on one host, local_group={ranks} is for several: "
+                f"fallback={self.fallback!r} needs all ranks on one host, but local_group={ranks} is for several: "
                 f"leave one of them out"
             )
 
@@ -302,7 +302,7 @@ class PluginConfig:
         if self.rank is None or self.world_size is None:
             raise ConfigError(
                 f"elastic needs rank and world_size, which are {self.rank} and {self.world_size}: set REDUCTION_RANK, "
-                f"another one for each worker, and REDUCTION_WORLD_SIZE, how many workers begin"
+                f"different for each worker, and REDUCTION_WORLD_SIZE, the initial number of workers"
             )
         for name in ("colocated", "fallback"):
             if (value := getattr(self, name)) is not None:

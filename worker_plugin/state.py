@@ -318,8 +318,8 @@ class ReductionState(Riders):
         """
         if not isinstance(scale, (int, float)) or not LOSS_SCALE_MIN <= scale <= LOSS_SCALE_MAX:
             raise ConfigError(
-                f"the loss scale is {scale!r}, allowed are {LOSS_SCALE_MIN:g} to {LOSS_SCALE_MAX:g}: pass what the "
-                f"loss is multiplied with, such as scaler.get_scale()"
+                f"the loss scale is {scale!r}, but must be {LOSS_SCALE_MIN:g} to {LOSS_SCALE_MAX:g}: pass what the "
+                f"loss is multiplied by, such as scaler.get_scale()"
             )
         self._feedback.set_loss_scale(scale)
 

@@ -7,5 +7,5 @@ __version__ = "0.1.0"
 if sys.byteorder != "little":
     raise ImportError(
         f"reduction-server does not run on {sys.byteorder}-endian machines: payloads are little-endian, and are "
-        f"added and sent from where they are"
+        f"added and sent in place"
     )

@@ -48,14 +48,14 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
         if pair.bytes_per_s < SLOW_PART * most and not slow & {pair.rank, pair.reducer}:
             where = f"the path from {names[pair.rank]} to {pair.reducer}"
             is_near = (pair.rank, pair.reducer) in near
-            than = "while both ends reach elsewhere"
+            than = "while the other paths of both ends carry"
             yield _slow_link(where, pair.bytes_per_s, most, than, {pair.rank} & short, is_near=is_near)
     if facts.expected_mbit:
         for rank, rate in of_worker.items():
             if rate < SLOW_PART * facts.expected_mbit * 1e6 / 8 and rank not in slow:
                 expected = facts.expected_mbit * 1e6 / 8
                 where = f"the link of {names[rank]}"
-                yield _slow_link(where, rate, expected, "and --link says", (), is_near=False)
+                yield _slow_link(where, rate, expected, "but --link says", (), is_near=False)
     yield from _losses(facts, names)
     for reducer, got in sums_by_reducer(facts.incast).items():
         if got < TOGETHER_PART * (alone := of_reducer.get(reducer, 0.0)):
@@ -63,7 +63,7 @@ def bandwidth(facts: Facts) -> Iterator[Finding]:
                 Level.SLOW,
                 "bandwidth",
                 f"reducer {reducer}",
-                f"it takes in {mbit(got)} from all workers at once, and {mbit(alone)} from one",
+                f"it receives {mbit(got)} from all workers together, but {mbit(alone)} from one",
                 "look for a short queue at its switch port, or for a lack of cores on its host",
                 1 - got / alone,
                 ranks=tuple(sorted(short)),
@@ -83,7 +83,7 @@ def _all_together(
             Level.SLOW,
             "bandwidth",
             "all to all",
-            f"each worker gets {mbit(got)}, and the links carry {mbit(possible)}",
+            f"each worker gets {mbit(got)}, but the links carry {mbit(possible)}",
             "look for a lack of cores on workers' and reducers' hosts, or for a switch that is too slow",
             1 - got / possible,
             ranks=tuple(sorted(short)),
@@ -126,7 +126,7 @@ def _lossy(where: str, resent: float) -> Finding:
         Level.SLOW,
         "bandwidth",
         where,
-        f"{resent:.1%} of what was sent was lost and sent again",
+        f"{resent:.1%} of what was sent was lost and retransmitted",
         "look for a queue that is too short (switch, tc, a cloud's rate limit) or a bad cable",
         min(0.9, 10 * resent),
     )

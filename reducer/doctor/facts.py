@@ -137,4 +137,4 @@ def from_json(document: Any) -> Facts:
     try:
         return values.from_json(Facts, document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"this is no Facts of the doctor: {error!r}") from None
+        raise ConfigError(f"this is not the doctor's Facts: {error!r}") from None

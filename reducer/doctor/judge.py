@@ -112,7 +112,7 @@ def _reach(facts: Facts) -> Iterator[Finding]:
             "install the same version on all of them",
         )
     if facts.failure:
-        fix = "mend what this names, and measure again"
+        fix = "fix what this names, and measure again"
         yield Finding(Level.BROKEN, "bandwidth", "", f"measuring failed: {facts.failure}", fix)
     elif facts.unmeasured:
         what = f"nothing was measured: {facts.unmeasured}"
@@ -178,7 +178,7 @@ def _path(facts: Facts) -> Iterator[Finding]:
                     Level.SLOW,
                     "path",
                     name_of(worker, facts),
-                    f"{interface} has negotiated {speed} Mbit/s, and another host's card {fastest}",
+                    f"{interface} has negotiated {speed} Mbit/s, but another host's card {fastest}",
                     "look at the cable, the switch's port, and which interface is used",
                     1 - speed / fastest,
                 )
@@ -267,7 +267,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
                 Level.BROKEN,
                 "limits",
                 where,
-                f"a process may have {host.descriptors} descriptors, and {len(worker.reducers)} reducer processes "
+                f"a process may have {host.descriptors} descriptors, but {len(worker.reducers)} reducer processes "
                 f"need {needed}",
                 "raise the hard limit (ulimit -Hn)",
             )
@@ -281,7 +281,7 @@ def _buffers(host: Host, where: str, rate: float, round_trip_s: float) -> Iterat
                 Level.SLOW,
                 "limits",
                 where,
-                f"net.ipv4.{name} allows {size >> 10} KiB, and this path takes {needed / 1024:.0f}",
+                f"net.ipv4.{name} allows {size >> 10} KiB, but this path needs {needed / 1024:.0f}",
                 f"raise the last number of net.ipv4.{name}",
                 1 - size / needed,
             )

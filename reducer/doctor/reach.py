@@ -109,9 +109,9 @@ def _connect(address: str) -> str:
     except socket.gaierror as error:
         return f"the name {host!r} has no address: {error.strerror}"
     except TimeoutError:
-        return f"port {port} does not answer within {CONNECT_S:g} s: the host is away, or a firewall drops packets"
+        return f"port {port} does not answer within {CONNECT_S:g} s: the host is down, or a firewall drops packets"
     except ConnectionRefusedError:
-        return f"nothing listens on port {port}: no reducer runs there, or on another port"
+        return f"nothing listens on port {port}: no reducer runs there, or it uses another port"
     except (OSError, UnicodeError) as error:
         return f"port {port} cannot be reached: {error}"
     return ""

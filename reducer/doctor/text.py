@@ -18,7 +18,7 @@ from reducer.resources.sizes import size_text
 COLUMNS = 80
 _NAMES = {Level.NOTE: "note", Level.SLOW: "SLOW", Level.BROKEN: "BROKEN"}
 _VERDICTS = {
-    Level.NOTE: "good: nothing to mend",
+    Level.NOTE: "good: nothing to fix",
     Level.SLOW: "it works, but slowly",
     Level.BROKEN: "it does not work",
 }
@@ -101,9 +101,9 @@ def _measured_now(forecast: Forecast) -> list[str]:
     if now is None:
         return []
     sums, exposed, step = map(milliseconds, (now.communication_s, now.exposed_s, now.total_s))
-    text = f"sums {sums} ms, of them exposed {exposed} ms, step {step} ms"
+    text = f"sums {sums} ms, {exposed} ms of them exposed, step {step} ms"
     text += _price("; the price is", forecast.now_cost, forecast)
-    return _wrapped(f"with what is there now, by the rate of all to all: {text}")
+    return _wrapped(f"with the current reducers, at the rate of all to all: {text}")
 
 
 def _price(beginning: str, cost: float | None, forecast: Forecast) -> str:

@@ -58,9 +58,9 @@ def closing_line(addresses: Sequence[str], access: StatusAccess, auto: str | Non
     if jobs := ended.ended_jobs(answers):
         return ended.line(jobs)
     if any(answer.jobs for answer in answers):
-        return "a job is still at the reducers, although the command has ended"
+        return "a job is still connected to the reducers, although the command has ended"
     if not answers:
-        return f"its reducers do not say what they have done: {processes[0].reason}"
+        return f"its reducers do not report what they have done: {processes[0].reason}"
     if code:
-        return f"no job came to the reducers before the command ended with exit code {code}"
-    return f"no job came to the reducers, so nothing was summed there: {_WHY[auto]}"
+        return f"no job joined the reducers before the command ended with exit code {code}"
+    return f"no job joined the reducers, so nothing was summed there: {_WHY[auto]}"

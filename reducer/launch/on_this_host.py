@@ -77,7 +77,7 @@ def variables_of(reducers: Sequence[KeptReducer]) -> Iterator[dict[str, str]]:
     try:
         made = tempfile.NamedTemporaryFile("w", prefix="reduction-token-")  # its mode is 0600
     except OSError as error:
-        raise ConfigError(f"no file can be made for the reducers' token: {error}; set TMPDIR") from None
+        raise ConfigError(f"cannot create a file for the reducers' token: {error}; set TMPDIR") from None
     with made as file:
         file.write(f"*:{reducers[0].token}\n")
         file.flush()

@@ -59,7 +59,7 @@ def find(request: Request, environ: Mapping[str, str]) -> Cluster | None:
 def _find(request: Request, environ: Mapping[str, str]) -> Cluster | None:
     has_lists = request.hosts is not None or request.reducer_hosts is not None
     if not has_lists and (request.port is not None or request.host is not None):
-        raise ConfigError("--port and --host belong to --hosts and --reducer-hosts, and these are not given")
+        raise ConfigError("--port and --host belong to --hosts and --reducer-hosts, which are not given")
     if request.cluster is not None and has_lists:
         raise ConfigError(f"--cluster {request.cluster} and --hosts were both given: choose one")
     if request.cluster is not None:

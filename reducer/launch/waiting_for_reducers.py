@@ -45,12 +45,12 @@ async def _wait(addresses: Sequence[str], timeout_s: float, say: Callable[[str],
         missing = list(why)
         now = time.monotonic()
         if not missing:
-            say(f"all {len(addresses)} reducers are there")
+            say(f"all {len(addresses)} reducers can be reached")
             return
         of_all = f"{len(missing)} of {len(addresses)} reducers"
         if now >= started_at + timeout_s:
             each = [f"{address} ({reason})" for address, reason in why.items()]
-            raise ReducerUnavailable(f"{of_all} did not come within {timeout_s:g} s: {_listed(each)}")
+            raise ReducerUnavailable(f"{of_all} could not be reached within {timeout_s:g} s: {_listed(each)}")
         if missing != said or now >= say_at:
             said, say_at = missing, now + SAY_S
             left = started_at + timeout_s - now

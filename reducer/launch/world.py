@@ -52,13 +52,13 @@ def check(cluster: Cluster, command: Sequence[str], environ: Mapping[str, str]) 
     options = _options(command)
     if "--standalone" in options and nodes > 1:
         raise ConfigError(
-            f"--standalone trains on one host, and {cluster.source} has {nodes} with workers: leave it out"
+            f"--standalone trains on one host, but {cluster.source} has {nodes} with workers: leave it out"
         )
     said = {"--nnodes": _nnodes(options), "PET_NNODES": environ.get("PET_NNODES")}
     for name, value in said.items():
         if value is not None and value.isdecimal() and int(value) != nodes:
             raise ConfigError(
-                f"{name} is {value}, and {cluster.source} has {nodes} hosts with workers: leave it out"
+                f"{name} is {value}, but {cluster.source} has {nodes} hosts with workers: leave it out"
             )
 
 

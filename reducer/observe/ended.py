@@ -56,5 +56,5 @@ def line(jobs: Sequence[EndedJob]) -> str:
     if longest.waited_s >= SHOWN_S:
         # Other processes may have waited for it at other times.
         of = f" of {longest.title}" if len(jobs) > 1 else ""
-        parts.append(f"at least {longest.waited_s:.1f} s waited for rank {longest.waited_for}{of}")
+        parts.append(f"waited at least {longest.waited_s:.1f} s for rank {longest.waited_for}{of}")
     return ", ".join(parts)

@@ -44,7 +44,7 @@ def _answer(asked: socket.socket, text: Callable[[], str]) -> None:
                 try:
                     connection.sendall(text().encode())
                 except Exception as error:  # later requests are still answered
-                    what = "cannot tell the first process my metrics reason=%r"
+                    what = "cannot send metrics to the first process reason=%r"
                     LINES.log(log, logging.WARNING, "metrics", "", what, error)
 
 

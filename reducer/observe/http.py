@@ -131,13 +131,13 @@ def application(
             return page() if allow(request.host) else _MISDIRECTED
         if (route := routes.get(request.path)) is not None:
             return await route()
-        return Answer(f"there are {', '.join((*routes, *pages))}\n", status=HTTPStatus.NOT_FOUND)
+        return Answer(f"available: {', '.join((*routes, *pages))}\n", status=HTTPStatus.NOT_FOUND)
 
     return respond
 
 
 _MISDIRECTED = Answer(
-    "this host does not know itself by that name: use its IP address, or start the reducer with --page-hosts NAME\n",
+    "that is not a known name of this host: use its IP address, or start the reducer with --page-hosts NAME\n",
     status=HTTPStatus.MISDIRECTED_REQUEST,
 )
 

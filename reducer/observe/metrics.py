@@ -111,7 +111,7 @@ class EngineCollector(Collector):
     def _of_machine(self) -> Iterator[Metric]:
         rate = self._sources.link_bytes_per_s
         if rate:
-            text = "Rate of the host's link in its slower direction, as --link says"
+            text = "Rate of the host's link in its slower direction, as set by --link"
             yield GaugeMetricFamily("reducer_link_rate_bytes_per_second", text, rate)
         expiry = GaugeMetricFamily(
             "reducer_certificate_expiry_timestamp_seconds",
@@ -193,7 +193,10 @@ def _of_paths(counters: _Counters) -> Iterator[Metric]:
         retransmits[*owner.label, host] += count
         rtts[*owner.label, host] = max(rtt_s, rtts.get((*owner.label, host), 0.0))
     lost = _counter(
-        "link_retransmits", "Packets to a worker's host that were lost and sent again over TCP", *_JOB, "host"
+        "link_retransmits",
+        "Packets to a worker's host that were lost and retransmitted over TCP",
+        *_JOB,
+        "host",
     )
     for key, count in retransmits.items():
         lost.add_metric(key, count)

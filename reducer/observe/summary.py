@@ -177,9 +177,9 @@ class JobSummary:
     def verdict(self) -> str:
         """The verdict as a sentence."""
         if (waiting := self.waiting) is not None:
-            return f"waits for {waiting} for {waiting.waited_s:.0f} s now"
+            return f"has been waiting for {waiting} for {waiting.waited_s:.0f} s"
         if absent := self.absent_text:
-            return f"waits for {absent} to come"
+            return f"waits for {absent} to join"
         if (found := self.straggler) is None:
             return "no straggler" if self.has_chunks else f"fewer than {CHUNKS_MIN} chunks: too early to tell"
         rank, share, wait_s = found

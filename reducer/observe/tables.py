@@ -169,15 +169,15 @@ def _properties(job: JobStatus) -> Iterator[tuple[str, str]]:
     yield "streams", f"{planes.shared} in shared memory, {planes.tcp} on tcp, {planes.grpc} on grpc"
     yield "epoch", f"{job.epoch}{'' if job.started else ' (starting)'}"
     yield "collectives held by all", str(job.minimum)
-    yield "chunks that wait", str(job.open_slots)
+    yield "waiting chunks", str(job.open_slots)
     yield "chunk", size_text(job.chunk_bytes)
-    yield "under way, of credit", f"{size_text(job.under_way_bytes)} of {size_text(job.credit_bytes)}"
+    yield "in flight, of credit", f"{size_text(job.under_way_bytes)} of {size_text(job.credit_bytes)}"
     yield "received, sent", f"{size_text(job.received_bytes)}, {size_text(job.sent_bytes)}"
     yield "reserved", size_text(job.reserved_bytes)
     yield "wait p50/p99", f"{job.waits.p50_s * 1e3:.1f}/{job.waits.p99_s * 1e3:.1f} ms"
     yield "last rank: its share", _latest(job.last)
     if job.waiting is not None:
-        yield "waits for", f"{job.waiting} for {job.waiting.waited_s:.1f} s now"
+        yield "waits for", f"{job.waiting}, for {job.waiting.waited_s:.1f} s so far"
 
 
 def _latest(last: tuple[LastRank, ...]) -> str:

@@ -372,7 +372,7 @@ class GrpcServer:
             outbox.reject(error)
         except MemoryError as error:
             outbox.reject(
-                ResourceExhausted(f"a message has come for which there is no memory: {shortage(error)}")
+                ResourceExhausted(f"there is no memory for a message that arrived: {shortage(error)}")
             )
 
     @staticmethod

@@ -73,7 +73,7 @@ class LobbyCalls:
             while data is not grpc.aio.EOF:
                 if len(data) > LOBBY_REQUEST_BYTES_MAX:
                     raise MalformedFrame(
-                        f"a LobbyRequest has {len(data)} bytes, allowed are {LOBBY_REQUEST_BYTES_MAX}"
+                        f"a LobbyRequest has {len(data)} bytes; the limit is {LOBBY_REQUEST_BYTES_MAX}"
                     )
                 request = wire.lobby_request_from_wire(data)
                 check_lobby(self._tokens, request.job, metadata, peer_of(context))

@@ -60,7 +60,7 @@ class Turns:
         async with self.take(peer_of(context)):
             data: Any = await context.read()
             if data is not grpc.aio.EOF and len(data) > bytes_max:
-                text = f"length of a first message is {len(data)}, allowed are 0 to {bytes_max}"
+                text = f"length of a first message is {len(data)}; allowed: 0 to {bytes_max}"
                 raise MalformedFrame(text)
             return data
 

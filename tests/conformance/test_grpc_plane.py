@@ -59,7 +59,7 @@ async def test_a_chunk_beyond_the_limit(grpc_place):
     others = await grpc_place.running(job="others")
     one.push(np.zeros(limits.CHUNK_BYTES_MAX // 4 + 1, np.float32))
     abort = await one.next(Abort)
-    text = "rank 1 (host1): length of Push.payload is 4194308, allowed are 0 to 4194304"
+    text = "rank 1 (host1): length of Push.payload is 4194308; allowed: 0 to 4194304"
     assert abort == await zero.next(Abort) == Abort(MalformedFrame.code, text)
     await works(others)
 

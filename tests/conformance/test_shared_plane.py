@@ -161,7 +161,7 @@ async def test_on_tcp_nothing_is_shared(tcp_place):
     worker.hello()
     await worker.next(Start)
     worker.stream._connection.send(push_at(1, 0), b"")
-    assert "which this side does not take" in (await worker.next(Abort)).message
+    assert "which this side does not accept" in (await worker.next(Abort)).message
 
 
 async def test_memory_that_is_being_read_is_not_used_again(shared_place):

@@ -119,7 +119,7 @@ async def too_long(place):
     error = await end_of(call)
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     limit = limits.WORKER_CONTROL_BYTES_MAX
-    assert error.details() == f"length of a first message is {len(LARGE)}, allowed are 0 to {limit}"
+    assert error.details() == f"length of a first message is {len(LARGE)}; allowed: 0 to {limit}"
 
 
 async def damaged(place):
@@ -151,7 +151,7 @@ async def long_question(place):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await health_pb2_grpc.HealthStub(place.channel()).Check(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details().endswith(f"allowed are 0 to {limits.SERVICE_REQUEST_BYTES_MAX}")
+    assert caught.value.details().endswith(f"allowed: 0 to {limits.SERVICE_REQUEST_BYTES_MAX}")
 
 
 @pytest.mark.parametrize("what", [malformed, no_join, too_long, damaged, silent, gone, long_question])

@@ -73,7 +73,7 @@ async def test_auto_goes_on_over_grpc_and_tries_again(tcp_place, kind, monkeypat
         address = f"127.0.0.1:{tcp_place.port}"
         assert text.startswith(f"{address} offers a data port, {bad.port}, that cannot be used")
         assert REASONS[kind] in text
-        assert text.endswith("going on over gRPC, which costs more CPU, and trying again")
+        assert text.endswith("continuing over gRPC, which costs more CPU, and trying again")
     if kind != "closed":
         await tcp_place.eventually(lambda: bad.count > 4)
     # A later stream of the same endpoint does not wait for it.
@@ -129,7 +129,7 @@ async def test_tcp_without_an_offer(grpc_place):
     worker.join()
     error = await worker.sink.closed
     assert type(error) is ReducerUnavailable
-    assert str(error) == (f"127.0.0.1:{grpc_place.port} offers no TCP data plane, and transport is 'tcp'")
+    assert str(error) == (f"127.0.0.1:{grpc_place.port} offers no TCP data plane, but transport is 'tcp'")
 
 
 async def test_a_worker_of_the_grpc_plane_ignores_the_offer(tcp_place):
@@ -494,15 +494,18 @@ def header(kind=tcp.CONTROL, op=0, dtype=0, length=0, chunk=0, epoch=0, seq=0, m
 
 
 BAD_MESSAGES = {
-    "kind": (header(9), "a message of kind 9, which this side does not take"),
-    "result": (header(tcp.RESULT, length=4) + b"abcd", "a message of kind 3, which this side does not take"),
+    "kind": (header(9), "a message of kind 9, which this side does not accept"),
+    "result": (
+        header(tcp.RESULT, length=4) + b"abcd",
+        "a message of kind 3, which this side does not accept",
+    ),
     "long frame": (
         header(length=limits.REDUCER_CONTROL_BYTES_MAX + 1),
-        f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes, allowed are {limits.REDUCER_CONTROL_BYTES_MAX}",
+        f"a frame of {limits.REDUCER_CONTROL_BYTES_MAX + 1} bytes; the limit is {limits.REDUCER_CONTROL_BYTES_MAX}",
     ),
     "long push": (
         header(tcp.PUSH, 1, 1, limits.CHUNK_BYTES_MAX + 1),
-        f"length of Push.payload is {limits.CHUNK_BYTES_MAX + 1}, allowed are 0 to {limits.CHUNK_BYTES_MAX}",
+        f"length of Push.payload is {limits.CHUNK_BYTES_MAX + 1}; allowed: 0 to {limits.CHUNK_BYTES_MAX}",
     ),
     "empty frame": (header(), "a worker frame of 0 bytes has no body that this version knows"),
     "no frame": (header(length=3) + b"\xff\xff\xff", "3 bytes are not a WorkerFrame"),

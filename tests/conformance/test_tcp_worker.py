@@ -99,7 +99,7 @@ BAD = {
     ),
     "a long result": (
         tcp.pack_header(tcp.RESULT, 0, 0, 0, limits.CHUNK_BYTES_MAX + 1, *[0] * 7),
-        f"length of Result.payload is {limits.CHUNK_BYTES_MAX + 1}, allowed are 0 to {limits.CHUNK_BYTES_MAX}",
+        f"length of Result.payload is {limits.CHUNK_BYTES_MAX + 1}; allowed: 0 to {limits.CHUNK_BYTES_MAX}",
     ),
     "no frame": (tcp.control_header(b"\xff\xff") + b"\xff\xff", "2 bytes are not a ReducerFrame"),
     "a damaged frame": (tcp.control_header(b"ab") + b"ac", "a frame of 2 bytes arrived damaged"),

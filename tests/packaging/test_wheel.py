@@ -187,7 +187,7 @@ def test_without_torch_the_worker_says_what_to_install(torch_free: Path, module:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: worker_plugin needs torch 2.8 or newer, and there is none here: "
+        "ImportError: worker_plugin needs torch 2.8 or newer, but torch is not installed: "
         'pip install "reduction-server[torch]"'
     )
 

@@ -92,7 +92,7 @@ class Finder:
         except Exception as failure:  # even if it is a bug: callers that wait must go on
             error = failure if isinstance(failure, ConfigError) else ConfigError(f"{asked}: {failure!r}")
             if str(error) != self._complaint:
-                log.warning("reducers are not looked for: %s", error)
+                log.warning("cannot look up the reducers: %s", error)
             self._complaint = str(error)
             return
         self._complaint, self._lists = "", lists

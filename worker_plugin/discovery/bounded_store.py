@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 EXTRA_S = 2.0
 #: After the first warning, the next ones follow at this multiple of `stall_warn_s`.
 WARN_INTERVALS = 3
-_ADVICE = "see the host and the process that serve it, rank 0's or torchrun's, and start all ranks again"
+_ADVICE = "check the host and the process that serve it, rank 0's or torchrun's, and restart all ranks"
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class BoundedStore:
         try:
             return self.run(call, config.join_timeout_s, " (join_timeout_s)", config.stall_warn_s)
         except RuntimeError as error:  # such as torch's for a FileStore
-            raise self._lose(f"does not answer any more: {_reason(error)}") from None
+            raise self._lose(f"no longer answers: {_reason(error)}") from None
 
     def run(
         self, call: Callable[[Store], T], limit_s: float, setting: str = "", warn_s: float = math.inf
@@ -112,7 +112,7 @@ class BoundedStore:
         try:
             return answer.result()
         except (DistNetworkError, OSError) as error:
-            raise self._lose(f"does not answer any more: {_reason(error)}") from None
+            raise self._lose(f"no longer answers: {_reason(error)}") from None
 
     def get(self, key: str) -> str:
         """Return the text of an existing key; see `ask`."""

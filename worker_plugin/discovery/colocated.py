@@ -78,8 +78,8 @@ def is_needed(config: PluginConfig, hosts: int, reducers: Sequence[str] | None) 
         return True
     if config.colocated == "always" or not remote:
         raise ConfigError(
-            f"{hosts} hosts are too many for a reducer on each, {HOSTS_MAX} are the limit: start `reducer serve` on "
-            f"hosts of their own, and pass reducers="
+            f"{hosts} hosts are too many for a reducer on each; the limit is {HOSTS_MAX}: start `reducer serve` on "
+            f"separate hosts, and pass reducers="
         )
     return False
 
@@ -180,7 +180,7 @@ def own_address(limit_s: float) -> str:
         if address is not None and not address.startswith("127.") and address != "::1":
             return address
     raise ConfigError(
-        f"{socket.gethostname()} has no address that other hosts could reach, for the reducer on it: "
+        f"{socket.gethostname()} has no address at which other hosts could reach its reducer: "
         f"set colocated_host= or REDUCTION_COLOCATED_HOST to one"
     )
 

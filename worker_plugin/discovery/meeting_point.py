@@ -174,7 +174,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "")
     if named_here is None:
         for rank, reducers in named.items():
             raise ConfigError(
-                f"rank {rank} is told of reducers ({', '.join(reducers)}), rank 0 of none: rank 0's settings count, "
+                f"rank {rank} has reducers ({', '.join(reducers)}), but rank 0 has none: rank 0's settings count, "
                 f"so set reducers= or REDUCTION_REDUCERS there too"
             )
         if (colocation := _colocation(config, infos, None)) is not None:
@@ -186,7 +186,7 @@ def choose(config: PluginConfig, infos: Mapping[int, RankInfo], group: str = "")
     wanted = named_here.texts
     if different := [rank for rank, reducers in named.items() if set(reducers) != set(wanted)]:
         log.warning(
-            "rank %d is told of other reducers (%s) than rank 0 (%s), whose settings count",
+            "rank %d has different reducers (%s) than rank 0 (%s), whose settings count",
             different[0],
             ", ".join(named[different[0]]),
             ", ".join(wanted),
@@ -218,7 +218,8 @@ def _colocation(
     for rank, info in infos.items():
         if info.colocated != config.colocated:
             raise ConfigError(
-                f"rank {rank} has colocated={info.colocated!r}, rank 0 {config.colocated!r}: set it alike on all ranks"
+                f"rank {rank} has colocated={info.colocated!r}, but rank 0 {config.colocated!r}: "
+                f"use the same on all ranks"
             )
     leaders = colocated.leaders_of({rank: info.host_id for rank, info in infos.items()})
     if not colocated.is_needed(config, len(leaders), addresses):
@@ -235,7 +236,7 @@ def embed(job: str, infos: Mapping[int, RankInfo], why: str, group: str = "") ->
     for rank, info in infos.items():
         if info.host_id != infos[0].host_id:
             raise ConfigError(
-                f"{why}, and rank {rank} is on another host than rank 0: start "
+                f"{why}, and rank {rank} is on a different host than rank 0: start "
                 f"`reducer serve` somewhere and pass reducers= or set REDUCTION_REDUCERS"
             )
     embedded = lend((job, group))
@@ -250,11 +251,11 @@ def check_without_store(config: PluginConfig) -> None:
     """
     if config.fallback is not None:
         raise ConfigError(
-            f"fallback={config.fallback!r} needs a way to tell all ranks: initialise torch.distributed"
+            f"fallback={config.fallback!r} needs a way to inform all ranks: initialise torch.distributed"
         )
     if config.colocated is not None:
         raise ConfigError(
-            f"colocated={config.colocated!r} needs a way to tell all ranks: initialise torch.distributed"
+            f"colocated={config.colocated!r} needs a way to inform all ranks: initialise torch.distributed"
         )
     if config.job is None:
         raise ConfigError("no job name: pass job= or set REDUCTION_JOB, the same on all ranks")
@@ -269,7 +270,7 @@ def warn_without_run(config: PluginConfig) -> None:
     """Warn that these ranks could meet those of another run, if nothing distinguishes them."""
     if config.run is None and config.rank == 0:
         log.warning(
-            "nothing tells these ranks from those of another run that is called %r too, with which they would mix: "
+            "nothing distinguishes these ranks from those of another run that is also called %r, and they would mix: "
             "pass run= or set REDUCTION_RUN, the same on all ranks and new for every run",
             config.job,
         )

@@ -115,11 +115,11 @@ def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
     if len(ranks) % wanted:
         raise ConfigError(
             f"local_group is {wanted}, but the world size {len(ranks)} is not a multiple of it: every node must "
-            f"have as many ranks"
+            f"have that many ranks"
         )
     if (scattered := _scattered(ranks, wanted)) is not None:
         raise ConfigError(
-            f"local_group is {wanted}, but {scattered}: ranks of a node must be neighbours in number"
+            f"local_group is {wanted}, but {scattered}: the ranks of a node must have consecutive numbers"
         )
     return NodePlan(wanted)
 
@@ -127,7 +127,7 @@ def plan_nodes(localities: Sequence[Locality | None]) -> NodePlan:
 def _plan_auto(ranks: Sequence[Locality]) -> NodePlan:
     silent = [rank for rank, locality in enumerate(ranks) if locality.local_size is None]
     if len(silent) == len(ranks):
-        return NodePlan(1, "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE")
+        return NodePlan(1, "no launcher sets LOCAL_RANK and LOCAL_WORLD_SIZE")
     if silent:
         return NodePlan(1, f"rank {silent[0]} has no LOCAL_RANK and LOCAL_WORLD_SIZE", is_unexpected=True)
     size = ranks[0].local_size
@@ -139,13 +139,13 @@ def _plan_auto(ranks: Sequence[Locality]) -> NodePlan:
         return NodePlan(1, "all ranks are on one node")
     for rank, locality in enumerate(ranks):
         if locality.local_size != size:
-            reason = f"rank 0's node has {size} ranks, that of rank {rank} has {locality.local_size}"
+            reason = f"rank 0's node has {size} ranks, but that of rank {rank} has {locality.local_size}"
             return NodePlan(1, reason, is_unexpected=True)
         if locality.local_rank != rank % size:
-            reason = f"rank {rank} has LOCAL_RANK {locality.local_rank} of {size}, and not {rank % size}"
+            reason = f"rank {rank} has LOCAL_RANK {locality.local_rank} of {size} instead of {rank % size}"
             return NodePlan(1, reason, is_unexpected=True)
     if len(ranks) % size:
-        return NodePlan(1, f"{len(ranks)} ranks are no multiple of {size}", is_unexpected=True)
+        return NodePlan(1, f"{len(ranks)} ranks are not a multiple of {size}", is_unexpected=True)
     scattered = _scattered(ranks, size)
     return NodePlan(size) if scattered is None else NodePlan(1, scattered, is_unexpected=True)
 

@@ -55,7 +55,7 @@ def group_of(process_group: ProcessGroup) -> RankGroup:
         store: Store = _get_process_group_store(process_group)
     except KeyError:
         raise ConfigError(
-            "process_group is not known to torch.distributed any more: it was destroyed, or belongs to another process"
+            "process_group is no longer known to torch.distributed: it was destroyed, or belongs to another process"
         ) from None
     is_default = ranks == tuple(dist.get_process_group_ranks(None))
     return RankGroup(process_group.rank(), len(ranks), ranks, "" if is_default else ranks_text(ranks), store)
@@ -76,7 +76,7 @@ def find_group(
             raise ConfigError("process_group and store were both given: a process group has its own store")
         if rank is None or size is None:
             raise ConfigError(
-                f"a store was given, and rank is {rank} and world_size is {size}: pass both, since the store does "
+                f"a store was given, but rank is {rank} and world_size is {size}: pass both, since the store does "
                 f"not know them"
             )
         return _numbered(rank, size, store)
@@ -122,5 +122,5 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def _numbered(rank: int, size: int, store: Store | None = None) -> RankGroup:
     if not 0 <= rank < size:
-        raise ConfigError(f"rank is {rank}, it must be 0 to {size - 1} (world size {size})")
+        raise ConfigError(f"rank is {rank}; it must be 0 to {size - 1} (world size {size})")
     return RankGroup(rank, size, store=store)

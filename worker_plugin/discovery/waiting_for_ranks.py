@@ -53,7 +53,7 @@ def wait_for(
             return
         now = time.monotonic()
         if isinstance(thread := threading.current_thread(), Discovery) and now >= thread.give_up_at:
-            raise PeerLeft(f"a rank was aborted before {missing} had come")
+            raise PeerLeft(f"a rank was aborted before {missing} had joined")
         if now >= started_at + timeout_s + extra_s:
             raise WorkersMissing(f"{missing} did not join within {timeout_s:g} s (timeout_s): {ADVICE}")
         if now >= warn_at:

@@ -127,14 +127,14 @@ def _examine(
         LookFailed: this rank cannot examine the reducers.
         RuntimeError: Gloo's connections have failed.
     """
-    job = config.job or meeting.exchange(f"doctor-{secrets.token_hex(4)}", COME_S, "the beginning")[0]
+    job = config.job or meeting.exchange(f"doctor-{secrets.token_hex(4)}", COME_S, "the start")[0]
     own = look(named.texts, job, config) | {"rank": meeting.rank, "source": named.source}
-    facts["workers"] = meeting.exchange(own, LOOK_S, "a look at the reducers")
+    facts["workers"] = meeting.exchange(own, LOOK_S, "the check of the reducers")
     _connect_gloo(meeting, own, store)
     clock_s, error_s = offset_to_rank_0(meeting.rank, meeting.ranks)
     clock = {"clock_s": clock_s, "clock_error_s": error_s}
     for worker, its in zip(
-        facts["workers"], meeting.exchange(clock, GLOO_S, "comparing clocks"), strict=True
+        facts["workers"], meeting.exchange(clock, GLOO_S, "the comparison of clocks"), strict=True
     ):
         worker |= its
     usable, facts["unmeasured"] = _usable(facts["workers"], arguments)

@@ -49,7 +49,7 @@ class Meeting:
             names = ", ".join(self._name(rank) for rank in missing)
             verb = "has" if len(missing) == 1 else "have"
             raise MeetingFailed(
-                f"{names} {verb} not come to {what} within {timeout_s:g} s: stopped, dead, or never started"
+                f"{names} {verb} not reached {what} within {timeout_s:g} s: stopped, dead, or never started"
             )
         self._store.set_timeout(timedelta(seconds=_ANSWER_S))
         # All in one call: while the links are measured, a round trip to the store takes tens of milliseconds.
@@ -71,7 +71,7 @@ class Meeting:
         Raises:
             MeetingFailed: see `exchange`.
         """
-        self._hosts |= dict(enumerate(self.exchange(host, timeout_s, "the beginning")))
+        self._hosts |= dict(enumerate(self.exchange(host, timeout_s, "the start")))
 
     def leave(self, timeout_s: float) -> None:
         """Tell the others that this rank no longer needs them.

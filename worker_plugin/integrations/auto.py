@@ -38,7 +38,7 @@ _GROUP = f"{VARIABLE}=group (`reducer run --auto group`)"
 #: Alternatives for scripts that have another kind of communication hook.
 WAYS_OUT = (
     f"set {_GROUP}, with which the hook's all-reduces go through the reducers; "
-    f"instead of a hook that compresses set REDUCTION_WIRE_DTYPE to bf16 or fp16; unset {VARIABLE} (`reducer run "
+    f"set REDUCTION_WIRE_DTYPE to bf16 or fp16 instead of using a hook that compresses; unset {VARIABLE} (`reducer run "
     f"--no-auto`) to do without reducers"
 )
 #: The installed value of REDUCTION_AUTO, if any.
@@ -146,9 +146,7 @@ class _AtEnd:
     def _reason(self) -> str:
         modules = sum(_counts.values())
         if _kept:
-            return (
-                f"rank 0 has reduced nothing but in groups of {', '.join(_kept)}, which `new_group` has made"
-            )
+            return f"rank 0 has reduced only in groups of {', '.join(_kept)} that `new_group` has created"
         if _installed[0] == "group":
             return "rank 0 has reduced nothing; FSDP2 over all ranks has no all-reduce, HSDP has one"
         if modules:
@@ -156,7 +154,7 @@ class _AtEnd:
                 f"no gradients of DistributedDataParallel modules ({modules}) were averaged by them; no_sync() leaves "
                 f"gradients as they are, and averages of parameters need {_GROUP}"
             )
-        return f"rank 0 has made no DistributedDataParallel module; HSDP and hand-written all-reduces need {_GROUP}"
+        return f"rank 0 has created no DistributedDataParallel module; HSDP and hand-written all-reduces need {_GROUP}"
 
 
 _at_end = _AtEnd()
@@ -221,4 +219,4 @@ def _attach(module: DistributedDataParallel) -> None:
     named = f"{job}-{number}" if job is not None and number > 1 else job
     attach(module, ReductionState(process_group=module.process_group, job=named))
     if module.process_group.rank() == 0:
-        log_setup.announce(log, f"{what} will average over {counted(len(ranks), 'rank')} by reducers")
+        log_setup.announce(log, f"{what} will average over {counted(len(ranks), 'rank')} through reducers")

@@ -59,7 +59,7 @@ class ReductionConfig(TorchConfig):
             ConfigError: it is less than 1.
         """
         if self.reducers < 1:
-            raise ConfigError(f"reducers is {self.reducers}, it must be at least 1")
+            raise ConfigError(f"reducers is {self.reducers}; it must be at least 1")
         with contextlib.suppress(AttributeError):  # some versions of Ray have none
             super().__post_init__()  # type: ignore[misc]
 
@@ -156,7 +156,7 @@ def start_pool(
         GetTimeoutError: Ray could not place a reducer.
     """
     if reducers < 1:
-        raise ConfigError(f"reducers is {reducers}, it must be at least 1")
+        raise ConfigError(f"reducers is {reducers}; it must be at least 1")
     if not name or scheme_of(f"ray:{name}") is None or "," in name:
         raise ConfigError(
             f"the name {name!r} is empty, a number or has a comma, so ray:NAME would not find it"

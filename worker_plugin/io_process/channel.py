@@ -98,7 +98,7 @@ class Channel:
             data = b"\n".join((data, piece))  # JSON has no line feed here
         if len(data) > MESSAGE_BYTES_MAX:
             raise ValueError(
-                f"a message of {len(data)} bytes to or from an I/O process, {MESSAGE_BYTES_MAX} are allowed"
+                f"a message of {len(data)} bytes to or from an I/O process; the limit is {MESSAGE_BYTES_MAX}"
             )
         with self._lock:
             if self._is_closed:

@@ -216,7 +216,7 @@ class IoProcess:
             if not self._is_short:
                 self._is_short = True
                 reason = shortage(error if descriptor >= 0 else OSError(errno.EMFILE, "")) or error
-                log.warning("the I/O process cannot map memory of its rank, and has it sent: %s", reason)
+                log.warning("the I/O process cannot map its rank's memory, so it is sent instead: %s", reason)
 
     def _on_piece(self, offset: int, piece: bytes) -> None:
         """Take a part of the awaited contribution; after the last one, process the messages received since."""

@@ -224,7 +224,11 @@ class RemoteDriver:
             self._gone.set()
         if not self._over.is_set():
             self._end_process()
-            how = self._how_it_ended() if error is None else f"has sent what cannot be handled: {error!r}"
+            how = (
+                self._how_it_ended()
+                if error is None
+                else f"has sent something that cannot be handled: {error!r}"
+            )
             self._fail(WorkerFailed(f"the I/O process of {self._who} (pid {self.pid}) {how}"))
             self._over.set()
 

@@ -111,7 +111,7 @@ def watch(service: str, on_notice: Callable[[], None]) -> threading.Thread | Non
     """
     found = recognise() if service == "auto" else service
     if found is None:
-        log.info("notices='auto', and this machine is in no cloud that gives them")
+        log.info("notices='auto', but this machine is not in a cloud that provides them")
         return None
     thread = threading.Thread(target=_watch, args=(found, on_notice), name="reduction-notices", daemon=True)
     thread.start()
@@ -136,15 +136,15 @@ def _watch(service: str, on_notice: Callable[[], None]) -> None:
             notice = SERVICES[service](get)
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
             if answered is not False:
-                log.warning("notices: %s at %s does not answer as it should: %r", service, address, error)
+                log.warning("notices: %s at %s does not answer as expected: %r", service, address, error)
             answered = False
             pause.wait(AGAIN_S)
             continue
         if notice:
-            log.warning("notices: %s takes this machine away: %s", service, notice)
+            log.warning("notices: %s reclaims this machine: %s", service, notice)
             on_notice()
             return
         if not answered:
-            log.info("notices: %s at %s is asked every %g s", service, address, POLL_S)
+            log.info("notices: %s at %s is polled every %g s", service, address, POLL_S)
         answered = True
         pause.wait(POLL_S)

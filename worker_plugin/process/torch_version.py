@@ -22,11 +22,11 @@ def require_torch() -> None:
         # If torch itself lacks a module, its own message best says which.
         if error.name != "torch":
             raise
-        message = f"worker_plugin needs torch {oldest} or newer, and there is none here: {INSTALL}"
+        message = f"worker_plugin needs torch {oldest} or newer, but torch is not installed: {INSTALL}"
         raise ImportError(message, name="torch") from None
     if is_too_old(torch.__version__):
         raise ImportError(
-            f"worker_plugin needs torch {oldest} or newer, and here is {torch.__version__}: {INSTALL}",
+            f"worker_plugin needs torch {oldest} or newer, but found {torch.__version__}: {INSTALL}",
             name="torch",
         )
 

@@ -82,7 +82,7 @@ def add_error_feedback(model: nn.Module, mesh: DeviceMesh) -> ReductionState:
     if mesh.ndim != 2 or mesh.size(1) == 1:
         raise ConfigError(
             f"the mesh is {tuple(mesh.shape)}: error feedback is for meshes of two dimensions, (nodes, ranks of a "
-            f"node), with several ranks in the second one. Take DDP where each rank has a whole copy"
+            f"node), with several ranks in the second one. Use DDP where each rank has a whole copy"
         )
     all_reducer = all_reducer_of(mesh.get_group(0))
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]

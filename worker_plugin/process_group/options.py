@@ -33,5 +33,5 @@ class ReductionOptions(Backend.Options):
     def __init__(self, **settings: Unpack[AllSettings]) -> None:
         super().__init__(NAME, datetime.timedelta(minutes=30))
         if wrong := [name for name in _OF_TORCH if name in settings]:
-            raise ConfigError(f"{', '.join(wrong)} of a process group cannot be set: torch says what it is")
+            raise ConfigError(f"{', '.join(wrong)} of a process group cannot be set: torch determines it")
         self.settings = settings

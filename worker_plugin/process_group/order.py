@@ -116,7 +116,7 @@ class Order:
         try:
             completions.submit(run)
         except RuntimeError as error:
-            failure = failure_of("no thread can wait for a barrier", error)
+            failure = failure_of("cannot start a thread that waits for a barrier", error)
             begun.set_exception(failure)  # otherwise everything after it would wait forever
             fail(done, failure)
         return AllReduceWork([], [done])

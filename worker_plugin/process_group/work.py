@@ -102,7 +102,9 @@ class AllReduceWork(Work):
             try:
                 completions.submit(complete)
             except RuntimeError as error:
-                combined.set_exception(failure_of("no thread can go on after an all-reduce", error))  # type: ignore[arg-type]
+                combined.set_exception(
+                    failure_of("cannot start a thread that continues after an all-reduce", error)
+                )  # type: ignore[arg-type]
 
         with self._lock:
             futures = self._futures

@@ -76,14 +76,14 @@ class WholeNumber:
                 return operator.index(value)
         except (TypeError, ValueError):
             pass
-        raise ConfigError(f"{name} is {value!r}, which is not a whole number: allowed are {self.allowed}")
+        raise ConfigError(f"{name} is {value!r}, which is not a whole number; allowed: {self.allowed}")
 
     def check(self, name: str, value: int) -> None:
         """Refuse numbers outside the bounds, and those between the multiples."""
         if not self.least <= value <= self.most:
-            raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
+            raise ConfigError(f"{name} is {value}; allowed: {self.allowed}")
         if value % self.multiple_of:
-            raise ConfigError(f"{name} is {value}, it must be a multiple of {self.multiple_of}")
+            raise ConfigError(f"{name} is {value}; it must be a multiple of {self.multiple_of}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ class Seconds:
                 return float(value)
         except (ValueError, OverflowError):
             pass
-        raise ConfigError(f"{name} is {value!r}, which is not a number: allowed are {self.allowed}")
+        raise ConfigError(f"{name} is {value!r}, which is not a number; allowed: {self.allowed}")
 
     def check(self, name: str, value: float) -> None:
         """Refuse zero, negative numbers, NaN and times that are too long."""
         if not 0 < value <= SECONDS_MAX and not (self.may_be_never and value == 0):
-            raise ConfigError(f"{name} is {value}, allowed are {self.allowed}")
+            raise ConfigError(f"{name} is {value}; allowed: {self.allowed}")
 
 
 @dataclass(frozen=True, slots=True)

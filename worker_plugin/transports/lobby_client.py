@@ -229,5 +229,5 @@ def _with_news(workers: Mapping[bytes, _Known], news: LobbyNews, now: float) -> 
         if not known.entry.is_gone or now <= known.said_at + LOBBY_S
     }
     if len(after) > 2 * LOBBY_ENTRIES_MAX:
-        raise MalformedFrame(f"a lobby of {len(after)} workers, allowed are {LOBBY_ENTRIES_MAX}")
+        raise MalformedFrame(f"a lobby of {len(after)} workers; the limit is {LOBBY_ENTRIES_MAX}")
     return after

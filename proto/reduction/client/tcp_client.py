@@ -221,7 +221,7 @@ class TcpStream:
         elif self._endpoint.is_required:
             self._fail(
                 ReducerUnavailable(
-                    f"{self._endpoint.address} offers no TCP data plane, and transport is 'tcp'"
+                    f"{self._endpoint.address} offers no TCP data plane, but transport is 'tcp'"
                 )
             )
             return
@@ -240,7 +240,7 @@ class TcpStream:
                 return
             if not endpoint.why_not_tcp:
                 endpoint.why_not_tcp = f"data port {port}: {reason}"
-                text += "; going on over gRPC, which costs more CPU, and trying again"
+                text += "; continuing over gRPC, which costs more CPU, and trying again"
                 LINES.log(log, logging.WARNING, "no data port", endpoint.address, "%s", text)
             self._go_on()
             if self._is_closing:

@@ -141,4 +141,4 @@ def _entries(payload: Payload) -> tuple[Array, Array]:
 
 def _check(indices: Array) -> None:
     if len(indices) and (worst := int(indices.max())) >= TOPK_BLOCK:
-        raise MalformedFrame(f"index {worst} of a top-k element, allowed are 0 to {TOPK_BLOCK - 1}")
+        raise MalformedFrame(f"index {worst} of a top-k element; allowed: 0 to {TOPK_BLOCK - 1}")

@@ -57,7 +57,7 @@ def dns_name(address: str) -> DnsName:
         key != "count" or not _NUMBER.fullmatch(count) or not 1 <= int(count) <= ADDRESSES_MAX
     ):
         raise ConfigError(
-            f"reducer {address!r}: after the question mark only count=K is known, with K from 1 to {ADDRESSES_MAX}"
+            f"reducer {address!r}: only count=K is allowed after the question mark, with K from 1 to {ADDRESSES_MAX}"
         )
     return DnsName(address, name, int(port), int(count) if question_mark else 1)
 
@@ -76,7 +76,7 @@ def expand(address: str) -> tuple[str, ...]:
         count *= max(0, int(last) - int(first) + 1)
         if not 1 <= count <= ADDRESSES_MAX:
             raise ConfigError(
-                f"reducer {address!r} stands for {count} addresses, allowed are 1 to {ADDRESSES_MAX}"
+                f"reducer {address!r} stands for {count} addresses; allowed: 1 to {ADDRESSES_MAX}"
             )
         digits = len(first) if first.startswith("0") else 0
         numbers = [str(number).zfill(digits) for number in range(int(first), int(last) + 1)]

@@ -61,9 +61,7 @@ def cluster_of_lists(workers: str, reducers: str, port: int, is_own: IsOwn) -> C
         raise ConfigError(f"{both[0]!r} is in both --hosts and --reducer-hosts: a host has one role")
     own = [host for host in (*of_workers, *of_reducers) if is_own(host)]
     if len(own) > 1:
-        raise ConfigError(
-            f"this host is {own[0]!r} as well as {own[1]!r} of the lists: say which with --host"
-        )
+        raise ConfigError(f"this host is both {own[0]!r} and {own[1]!r} in the lists: choose one with --host")
     name = own[0] if own else None
     cluster = cluster_of_hosts("--hosts", of_reducers, port, of_workers, name)
     addresses = {host: join_host_and_port(host, port) for host in of_reducers}

@@ -99,7 +99,7 @@ def check_texts(texts: Sequence[str]) -> None:
     if len(set(texts)) != len(texts):
         raise ConfigError(f"the list of reducers names an address twice: {', '.join(texts)}")
     if count > ADDRESSES_MAX:
-        raise ConfigError(f"the list of reducers has {count} addresses, allowed are {ADDRESSES_MAX}")
+        raise ConfigError(f"the list of reducers has {count} addresses; the limit is {ADDRESSES_MAX}")
 
 
 def _check_address(text: str) -> None:
@@ -121,7 +121,7 @@ def _known_schemes(text: str) -> str:
     scheme, known = text.partition(":")[0], ["dns", *SCHEMES, *sorted(_installed())]
     near = difflib.get_close_matches(scheme, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{scheme!r} is not a scheme either, known are {', '.join(known)}{hint}"
+    return f"{scheme!r} is not a scheme either; known schemes are {', '.join(known)}{hint}"
 
 
 def _installed() -> set[str]:

@@ -98,7 +98,7 @@ class KeptReducer:
         if code is None:
             return 0.0
         if self._again_at is None:
-            log.warning("the reducer %s on this host ended with %d; it starts again", self.address, code)
+            log.warning("the reducer %s on this host ended with %d; it will be restarted", self.address, code)
             if now_s >= self._started_at + STEADY_S:
                 self._pause_s = RESTART_S
             self._again_at = now_s + self._pause_s

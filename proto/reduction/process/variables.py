@@ -24,6 +24,6 @@ def unknown(prefix: str, known: Collection[str], given: Iterable[str]) -> Iterat
             continue
         meant = nearest(name.removeprefix(prefix), ends)
         if meant is None:
-            yield name, f"{name} is not a setting, and changes nothing"
+            yield name, f"{name} is not a setting and has no effect"
         else:
             yield name, f"{name} is not a setting; did you mean {prefix}{meant}?"

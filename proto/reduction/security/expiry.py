@@ -53,9 +53,9 @@ def validities(pem: bytes, path: str) -> list[Validity]:
         blocks = _blocks(pem.decode("ascii", "replace"))
         found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in blocks]
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"{path}: no date of expiry can be read from its certificates: {error}") from None
+        raise ConfigError(f"{path}: cannot read an expiry date from its certificates: {error}") from None
     if not found:
-        raise ConfigError(f"{path}: there is no certificate in it")
+        raise ConfigError(f"{path}: it contains no certificate")
     return found
 
 

@@ -42,14 +42,14 @@ async def _handshake(address: str, tls: TlsFiles | None) -> str | None:
     except ssl.SSLError as error:
         if tls is None or isinstance(error, ssl.SSLEOFError):  # the peer may be about to end
             return None
-        return f"it does not speak TLS as we do ({error.reason})"
+        return f"it does not speak TLS the way we do ({error.reason})"
     try:
         if tls is None:
-            return "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)"
+            return "it requires TLS, but no certificate, private key and CA are set here (REDUCTION_TLS_*)"
         with contextlib.suppress(ConnectionError, ssl.SSLError):  # a reset, or an alert
             if await reader.read(1):
                 return None
-        return f"it does not accept the certificate {tls.cert}, which must lead to its --tls-ca"
+        return f"it does not accept the certificate {tls.cert}, which must chain to its --tls-ca"
     finally:
         writer.transport.abort()
 

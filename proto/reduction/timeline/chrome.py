@@ -98,7 +98,7 @@ def add_profile(
             # Processes of different hosts may have the same number.
             event["pid"] = f"{event['pid']} of {host}" if event["pid"] in others else event["pid"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"it is nothing that torch.profiler 2.4 or later exports: {error!r}") from None
+        raise ConfigError(f"it is not an export of torch.profiler 2.4 or later: {error!r}") from None
     document["traceEvents"] += events
 
 

@@ -124,4 +124,4 @@ def read(text: str, source: str, whose: str, kind: type[_T]) -> _T:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{source} is not a record of {whose}: {type(error).__name__}: {error}") from None
     # This is outside the try block because a ConfigError is a ValueError.
-    raise ConfigError(f"{source} has format {found!r}, this version reads format {FORMAT}")
+    raise ConfigError(f"{source} has format {found!r}, but this version reads format {FORMAT}")

@@ -45,7 +45,7 @@ def check(frame: Push | Result) -> None:
         seen = "none" if frame.crc32c is None else f"{frame.crc32c:08x}"
         raise DataCorrupted(
             f"{type(frame).__name__} of chunk {frame.chunk} of collective {frame.seq}, {frame.payload.nbytes} bytes, "
-            f"arrived damaged: its checksum is {seen}, its content has {crc:08x}"
+            f"arrived damaged: its checksum is {seen}, but its content has {crc:08x}"
         )
 
 

@@ -21,5 +21,5 @@ def drain_from_wire(data: bytes) -> float:
     """
     timeout_s = parse(pb.DrainResponse, data).timeout_seconds
     if not 0 <= timeout_s <= DRAIN_S_MAX:
-        raise MalformedFrame(f"DrainResponse.timeout_seconds is {timeout_s}, allowed are 0 to {DRAIN_S_MAX}")
+        raise MalformedFrame(f"DrainResponse.timeout_seconds is {timeout_s}; allowed: 0 to {DRAIN_S_MAX}")
     return timeout_s

@@ -36,7 +36,7 @@ def require(field: str, value: int, least: int, most: int) -> None:
         MalformedFrame: it is outside its limits.
     """
     if not least <= value <= most:
-        raise MalformedFrame(f"{field} is {value}, allowed are {least} to {most}")
+        raise MalformedFrame(f"{field} is {value}; allowed: {least} to {most}")
 
 
 def enum_member(field: str, cls: type[_E], value: int) -> _E:
@@ -59,7 +59,7 @@ def require_id(field: str, value: bytes) -> None:
         MalformedFrame: it has another length.
     """
     if len(value) != limits.ID_BYTES:
-        raise MalformedFrame(f"{field} has {len(value)} bytes, it must have {limits.ID_BYTES}")
+        raise MalformedFrame(f"{field} has {len(value)} bytes; it must have {limits.ID_BYTES}")
 
 
 def require_printable(field: str, value: str) -> None:
@@ -99,7 +99,7 @@ def configuration_from_pb(message: pb.Configuration) -> model.Configuration:
     require("Configuration.chunk_bytes", message.chunk_bytes, limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX)
     if message.chunk_bytes % limits.CHUNK_BYTES_MULTIPLE:
         raise MalformedFrame(
-            f"Configuration.chunk_bytes is {message.chunk_bytes}, it must be a multiple of "
+            f"Configuration.chunk_bytes is {message.chunk_bytes}; it must be a multiple of "
             f"{limits.CHUNK_BYTES_MULTIPLE}"
         )
     require("number of Configuration.members", len(message.members), 1, limits.MEMBERS_MAX)
@@ -180,7 +180,7 @@ def waiting_from_pb(waiting: pb.Waiting) -> model.Waiting:
     require("number of Waiting.missing", len(waiting.missing), 0, limits.WAITING_RANKS_MAX)
     require("Waiting.count", waiting.count, len(waiting.missing), limits.WORLD_SIZE_MAX)
     if not 0 <= waiting.waited_s < math.inf:  # nor NaN
-        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}, allowed are seconds from 0")
+        raise MalformedFrame(f"Waiting.waited_s is {waiting.waited_s}; it must be 0 or more seconds")
     missing = tuple(map(peer_from_pb, waiting.missing))
     return model.Waiting(waiting.seq, waiting.chunk, waiting.waited_s, waiting.count, missing, waiting.epoch)
 

@@ -140,7 +140,7 @@ def _join_from_pb(join: pb.Join) -> model.Join:
         require("Join.world_size", join.world_size, 1, limits.WORLD_SIZE_MAX)
         if join.rank >= join.world_size:
             raise MalformedFrame(
-                f"Join.rank is {join.rank}, it must be below the world size {join.world_size}"
+                f"Join.rank is {join.rank}; it must be below the world size {join.world_size}"
             )
         require("length of Join.job", len(join.job.encode()), 1, limits.JOB_NAME_BYTES_MAX)
         require("length of Join.host", len(join.host.encode()), 0, limits.HOST_BYTES_MAX)

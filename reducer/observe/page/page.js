@@ -95,9 +95,9 @@ function jobCard(job, dot) {
     ["wait p50", milliseconds(job.wait_p50_s)],
     ["wait p99", milliseconds(job.wait_p99_s)],
   ], dot);
-  if (job.absent) made.append(element("p", {class: "verdict bad"}, `everything waits for ${job.absent} to come`));
+  if (job.absent) made.append(element("p", {class: "verdict bad"}, `everything waits for ${job.absent} to join`));
   else made.append(job.waits_now === null ? verdict(job.waited_for) : element("p", {class: "verdict bad"},
-    `everything waits for ${job.waits_now.names}, for ${Math.round(job.waits_now.seconds)} s now`));
+    `everything has been waiting for ${job.waits_now.names} for ${Math.round(job.waits_now.seconds)} s`));
   return made;
 }
 

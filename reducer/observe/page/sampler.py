@@ -74,7 +74,9 @@ class Sampler:
                 self._has_failed = False
             except Exception:
                 if not self._has_failed:
-                    log.exception("cannot look at the processes for the page; it shows what was there before")
+                    log.exception(
+                        "cannot get the status of the processes for the page, which shows the previous one"
+                    )
                 self._has_failed = True
             time.sleep(SAMPLE_S)
 

@@ -97,7 +97,7 @@ def test_whoever_meets_again_hears_that_the_store_is_gone(fresh_ranks, reducers,
     call.wait_for(2)
     for way, error in meet_again("a second state", "restart", "hierarchical", "elastic", "new_group"):
         assert type(error) is WorkerLost, (way, error)
-        assert str(error).startswith(f"{named}does not answer any more: "), (way, error)
+        assert str(error).startswith(f"{named}no longer answers: "), (way, error)
     for rank in range(2):
         call.tell(rank, ())
     assert isinstance(call.answers()[2], Died)

@@ -80,7 +80,7 @@ def test_what_was_measured_can_be_judged_later(serve, tmp_path):
     path.write_text('{"workers": [{"rank": "x"}]}')
     code, output = doctor("--facts", str(path))
     assert code == 2
-    assert "this is no Facts of the doctor" in output
+    assert "this is not the doctor's Facts" in output
 
 
 def test_the_variable_names_the_reducers(serve):
@@ -137,7 +137,7 @@ def test_an_expired_certificate(serve, tmp_path, whose):
 def test_no_certificate_for_a_reducer_with_tls(serve, tmp_path):
     code, output = doctor(serve(*options(Authority(tmp_path).files("127.0.0.1"))).address, *QUICK)
     assert code == 2
-    assert "it wants TLS" in output
+    assert "it requires TLS" in output
 
 
 def test_a_closed_data_port(faulty_reducer, detour):
@@ -243,7 +243,7 @@ def test_a_rank_that_is_stopped_is_named(serve):
     os.kill(doctors.processes[1].pid, signal.SIGSTOP)
     code, output, _ = doctors.answer()
     assert code == 2
-    assert "rank 1 has not come to the beginning within 10 s" in output
+    assert "rank 1 has not reached the start within 10 s" in output
 
 
 @pytest.mark.timeout(200)

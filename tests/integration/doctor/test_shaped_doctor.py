@@ -114,7 +114,7 @@ def test_lost_packets_are_found(network):
             document = Doctors(workers, reducers.addresses, "--json").document()
         finally:
             bursts.kill()
-    lost = [finding for finding in findings(document) if "lost and sent again" in finding["what"]]
+    lost = [finding for finding in findings(document) if "lost and retransmitted" in finding["what"]]
     assert lost, document["facts"]
     assert all(finding["level"] == "slow" for finding in lost)
     assert any(hosts_name in lost[0]["where"] for hosts_name in ("rank 0", "rank 1"))

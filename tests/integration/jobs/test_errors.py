@@ -100,7 +100,7 @@ FIRST_FRAMES = {
     "rank too high": (
         join("x", rank=5, world_size=3),
         MalformedFrame,
-        "rank is 5, it must be below the world size 3",
+        "rank is 5; it must be below the world size 3",
     ),
     "world size 0": (join("x", world_size=0), MalformedFrame, "world_size is 0"),
     "world size too large": (join("x", world_size=5000), MalformedFrame, "world_size is 5000"),

@@ -104,7 +104,7 @@ def test_a_job_that_finds_no_reducer_at_all_starts_on_the_fallback(ranks, free_p
 def test_a_fallback_needs_a_process_group(ranks, reducers, job):
     for error in ranks.run(2, fallback_alone, reducers(1), job, group=False):
         assert type(error) is ConfigError
-        assert "fallback='embedded' needs a way to tell all ranks" in str(error)
+        assert "fallback='embedded' needs a way to inform all ranks" in str(error)
 
 
 def fallback_alone(rank, reducers, job):

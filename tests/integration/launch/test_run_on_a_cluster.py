@@ -126,7 +126,7 @@ def test_a_training_on_four_hosts(
     assert f"2 ranks, 2 reducers ({', '.join(addresses)}; from REDUCTION_REDUCERS)" in said[0]
     for index, text in enumerate(said[:2]):
         assert f"reducer run: this host is node {index} of 2" in text
-        assert "all 2 reducers are there" in text
+        assert "all 2 reducers can be reached" in text
     for index, text in enumerate(said[2:]):
         assert f"reducer run: this host is reducer {index} of 2" in text
         assert "no job for 1 s (--exit-after-job)" in text
@@ -140,7 +140,7 @@ def test_workers_say_whom_they_wait_for_and_give_up(start: Start, free_port: Cal
     both = f"{REDUCERS[0]}:{port}, {REDUCERS[1]}:{port}"
     assert f"reducer run: waiting for 2 of 2 reducers: {both}; giving up in 1 s\n" in launcher.said
     assert launcher.said.endswith(
-        f"2 of 2 reducers did not come within 1 s: {REDUCERS[0]}:{port} (connection refused), "
+        f"2 of 2 reducers could not be reached within 1 s: {REDUCERS[0]}:{port} (connection refused), "
         f"{REDUCERS[1]}:{port} (connection refused)\n"
     )
 

@@ -93,7 +93,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
 @pytest.mark.parametrize(
     ("auto", "launcher", "name", "reason"),
     [
-        ("ddp", "fork", "by_hand", "rank 0 has made no DistributedDataParallel module"),
+        ("ddp", "fork", "by_hand", "rank 0 has created no DistributedDataParallel module"),
         (
             "ddp",
             "fork",
@@ -101,7 +101,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
             "no gradients of DistributedDataParallel modules (1) were averaged by them",
         ),
         ("group", "launch", "fsdp2", "rank 0 has reduced nothing; FSDP2"),
-        ("group", "launch", "gloo_group", "rank 0 has reduced nothing but in groups of gloo"),
+        ("group", "launch", "gloo_group", "rank 0 has reduced only in groups of gloo"),
     ],
 )
 def test_it_is_said_why_nothing_went_through_the_reducers(
@@ -111,6 +111,6 @@ def test_it_is_said_why_nothing_went_through_the_reducers(
     warning = f"REDUCTION_AUTO={auto}: nothing went through the reducers: {reason}"
     assert said.count(warning) == 1, said
     assert (
-        "reducer run: no job came to the reducers, so nothing was summed there: a warning above says why"
+        "reducer run: no job joined the reducers, so nothing was summed there: a warning above says why"
         in said
     )

@@ -60,7 +60,7 @@ def test_a_script_that_knows_nothing_of_reducers(
     assert outcome(said) == {("['reduction_hook']", weights)}
     assert (
         said.count(
-            "REDUCTION_AUTO=ddp: DistributedDataParallel module 1 will average over 2 ranks by reducers"
+            "REDUCTION_AUTO=ddp: DistributedDataParallel module 1 will average over 2 ranks through reducers"
         )
         == 1
     )
@@ -178,7 +178,7 @@ def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
     assert len(addresses) == 2
     assert re.search(
         r"^reducer run: 1 job of 2 ranks, \d+ collectives, [\d.]+ KiB in, [\d.]+ KiB out"
-        r"(, at least [\d.]+ s waited for rank \d)?$",
+        r"(, waited at least [\d.]+ s for rank \d)?$",
         done.stderr,
         re.MULTILINE,
     )
@@ -315,7 +315,7 @@ def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
     process.stderr.readline()  # where the token is
     assert (
         process.stderr.readline()
-        == f"reducer run: the reducer {address} on this host ended with -9; it starts again\n"
+        == f"reducer run: the reducer {address} on this host ended with -9; it will be restarted\n"
     )
     deadline = time.monotonic() + 30
     while not listens(address):

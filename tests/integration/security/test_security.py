@@ -121,7 +121,7 @@ def test_a_job_with_tls_goes_over_the_plane_that_it_asks_for(ranks, serve, autho
     [
         (
             "in clear",
-            "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)",
+            "it requires TLS, but no certificate, private key and CA are set here (REDUCTION_TLS_*)",
         ),
         ("a certificate of another CA", "it does not accept the certificate "),
         ("a CA that is not the reducer's", "its certificate is not accepted here: "),
@@ -147,7 +147,7 @@ def test_a_reducer_without_tls(ranks, reducer, authority, job):
     shown = settings(authority.files())
     [(error, is_final)] = ranks.run(1, refusal, [reducer.address], job, shown, group=False)
     assert type(error) is Unauthenticated
-    assert f"{reducer.address}: it does not speak TLS as we do" in str(error)
+    assert f"{reducer.address}: it does not speak TLS the way we do" in str(error)
     assert is_final
 
 
@@ -307,8 +307,8 @@ def test_status_needs_what_the_server_asks_for(serve, authority, token_file):
     cases = [
         (options(ours), "shows no token for the status: pass --token-file"),
         ([*options(ours), "--token-file", token_file(job=ANYBODYS)], "shows a wrong token for the status"),
-        (["--token-file", token_file(job=OURS)], "it wants TLS"),
-        ([], "it wants TLS"),
+        (["--token-file", token_file(job=OURS)], "it requires TLS"),
+        ([], "it requires TLS"),
     ]
     for shown, text in cases:
         ended = status_command(reducer.address, *shown)

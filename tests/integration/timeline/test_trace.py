@@ -359,7 +359,7 @@ def test_a_profile_needs_a_trace_and_must_be_one(ranks, reducers, job, tmp_path)
     wrong = tmp_path / "wrong.json"
     for text, arguments, message in (
         ("{}", [], "name one of them"),
-        ("{}", ["-o", str(tmp_path / "out")], "nothing that torch.profiler 2.4 or later exports"),
+        ("{}", ["-o", str(tmp_path / "out")], "not an export of torch.profiler 2.4 or later"),
         ("{", ["-o", str(tmp_path / "out")], "Expecting"),
     ):
         wrong.write_text(text)

@@ -10,7 +10,7 @@ from worker_plugin import ReductionState
 @pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan"), 2.0**65, 2.0**-65, "1", None])
 def test_what_is_no_loss_scale(scale):
     with pytest.raises(
-        ConfigError, match=r"the loss scale is .*, allowed are 5\.42101e-20 to 1\.84467e\+19: pass"
+        ConfigError, match=r"the loss scale is .*, but must be 5\.42101e-20 to 1\.84467e\+19: pass"
     ):
         ReductionState(wire_dtype="int8").set_loss_scale(scale)
 

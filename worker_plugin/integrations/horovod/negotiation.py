@@ -137,7 +137,7 @@ class Negotiation:
             handle = Handle(f"{kind}.{name}", {"kind": kind, **same}, own, run, unpack)
             if handle.name in self._pending:
                 raise ValueError(
-                    f"{handle.name} is pending already: wait for it, or give this one another name"
+                    f"{handle.name} is already pending: wait for it, or give this one a different name"
                 )
             self._pending[handle.name] = handle
             self._changed.notify()
@@ -162,7 +162,7 @@ class Negotiation:
                 if not self._round():
                     time.sleep(AGAIN_S)
         except Exception as failure:
-            error = HorovodInternalError(f"the ranks cannot agree any more: {failure}")
+            error = HorovodInternalError(f"the ranks can no longer agree: {failure}")
         with self._changed:
             self._is_over = True
         for handle in self._pending.values():

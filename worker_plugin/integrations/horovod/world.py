@@ -81,7 +81,7 @@ class ProcessSet:
         if self._negotiation is None:
             if not is_initialized():
                 raise ValueError("Horovod has not been initialized; use hvd.init().")
-            raise ValueError(f"{self} is not registered, or has not rank {rank()}")
+            raise ValueError(f"{self} is not registered, or does not include rank {rank()}")
         return self._negotiation
 
     def new_state(self, name: str) -> ReductionState:
@@ -248,9 +248,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         process_set = ProcessSet(process_set)
     ranks = process_set._known()
     if not ranks or not set(ranks) <= set(range(size())) or len(set(ranks)) < len(ranks):
-        raise ValueError(f"a process set of ranks {ranks}: they must be different ones of 0 to {size() - 1}")
+        raise ValueError(
+            f"a process set of ranks {ranks}: they must be distinct numbers from 0 to {size() - 1}"
+        )
     if process_set in _world.sets.values():
-        raise ValueError(f"a process set with ranks {ranks} is registered already")
+        raise ValueError(f"a process set with ranks {ranks} is already registered")
     process_set._register()
     return process_set
 

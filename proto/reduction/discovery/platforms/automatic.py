@@ -58,7 +58,7 @@ def cluster_of_platform(environ: Mapping[str, str]) -> Cluster | None:
     clusters = _clusters(environ)
     if len(clusters) > 1:
         both = " and ".join(source for _, source in clusters)
-        raise ConfigError(f"both {both} are there: unset one")
+        raise ConfigError(f"both {both} exist: unset one")
     return clusters[0][0] if clusters else None
 
 

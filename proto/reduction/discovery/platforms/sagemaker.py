@@ -37,7 +37,7 @@ def find(text: str, environ: Mapping[str, str]) -> Cluster:
     document = read(environ)
     if document is None:
         raise ConfigError(
-            f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} is there, so this is no SageMaker training"
+            f"reducers {text!r}: neither {VARIABLE} nor {path(environ)} exists, so this is not a SageMaker training job"
         )
     cluster = parse(document, group or GROUP, number)
     if not cluster.reducers:

@@ -65,7 +65,7 @@ def _parse(document: Mapping[str, Any], pool: str) -> Cluster:
     bind = None
     if own_pool == pool or own_pool in worker_pools:
         if type(index) is not int or not 0 <= index < len(pools.get(own_pool) or ()):
-            raise Malformed(f"task.index is {index!r}, which is none of {own_pool}")
+            raise Malformed(f"task.index is {index!r}, which is not a replica of {own_pool}")
         role = "reducer" if own_pool == pool else "worker"
         if role == "reducer":
             bind = f"0.0.0.0:{reducers[index].rpartition(':')[2]}"

@@ -50,7 +50,7 @@ class PeerMemory:
         """
         try:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
-                raise MalformedFrame(f"region {number} is there already, or more than {REGIONS_MAX} are")
+                raise MalformedFrame(f"region {number} already exists, or there are more than {REGIONS_MAX}")
             check_spare(descriptor)
             size = _checked_size(descriptor)
             self._charge(size)
@@ -94,9 +94,9 @@ def _checked_size(descriptor: int) -> int:
     with suppress(OSError):  # only anonymous files have seals
         seals = fcntl.fcntl(descriptor, _F_GET_SEALS)
     if not stat.S_ISREG(found.st_mode) or seals & _SEALS_SIZE != _SEALS_SIZE or not seals & _SEALS_WRITE:
-        raise MalformedFrame("a region that is not sealed against other sizes and further writers")
+        raise MalformedFrame("a region that is not sealed against resizing and further writers")
     if not 0 < found.st_size <= REGION_BYTES_MAX:
-        raise MalformedFrame(f"a region of {found.st_size} bytes, allowed are 1 to {REGION_BYTES_MAX}")
+        raise MalformedFrame(f"a region of {found.st_size} bytes; allowed: 1 to {REGION_BYTES_MAX}")
     # Free the memory allocated past the end, which would be counted as if it filled the holes.
     os.ftruncate(descriptor, found.st_size)
     allocated = os.fstat(descriptor).st_blocks * _BLOCK_BYTES

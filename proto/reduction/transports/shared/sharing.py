@@ -69,7 +69,7 @@ class Sharing:
             return None
         allowed = PLACE_BYTES if header.flags & IS_PLACE else 0
         if header.length != allowed:
-            raise MalformedFrame(f"{header.length} bytes follow where {allowed} do")
+            raise MalformedFrame(f"{header.length} bytes follow instead of {allowed}")
         return memoryview(bytearray(allowed))
 
     def payload(self, place: memoryview) -> memoryview:
@@ -80,9 +80,7 @@ class Sharing:
         """
         number, nbytes, offset = _PLACE.unpack(place)
         if nbytes > CHUNK_BYTES_MAX:
-            raise MalformedFrame(
-                f"length of a shared payload is {nbytes}, allowed are 0 to {CHUNK_BYTES_MAX}"
-            )
+            raise MalformedFrame(f"length of a shared payload is {nbytes}; allowed: 0 to {CHUNK_BYTES_MAX}")
         return self._peer.view(number, offset, nbytes)
 
     def on_message(self, header: Header) -> None:

@@ -292,9 +292,7 @@ class Connection:
         except (OSError, ReductionError) as error:
             self.close(error)
         except MemoryError as error:
-            self.close(
-                ResourceExhausted(f"a message has come for which there is no memory: {shortage(error)}")
-            )
+            self.close(ResourceExhausted(f"there is no memory for a message that arrived: {shortage(error)}"))
         except Exception as error:  # a bug must cost only one connection, and not repeat forever
             self.close(error)
             raise

@@ -76,7 +76,7 @@ def parse_header(data: bytes | memoryview) -> Header:
     (seal,) = _SEAL.unpack_from(data, _FIELDS.size)
     # The last argument keeps the GIL, because getting it back takes longer than this checksum.
     if crc32c(head, 0, 0) != seal:
-        raise DataCorrupted("a header arrived damaged: its checksum is of other bytes")
+        raise DataCorrupted("a header arrived damaged: its checksum does not match")
     return Header._make(_FIELDS.unpack(head))
 
 
@@ -135,9 +135,7 @@ def counter_header(place_bytes: int) -> bytes:
 def check_payload(header: Header, frame: str) -> None:
     """Raise MalformedFrame if the payload of a Push or Result is longer than any chunk."""
     if header.length > CHUNK_BYTES_MAX:
-        raise MalformedFrame(
-            f"length of {frame}.payload is {header.length}, allowed are 0 to {CHUNK_BYTES_MAX}"
-        )
+        raise MalformedFrame(f"length of {frame}.payload is {header.length}; allowed: 0 to {CHUNK_BYTES_MAX}")
 
 
 def control_payload(header: Header) -> memoryview:
@@ -147,9 +145,9 @@ def control_payload(header: Header) -> memoryview:
         MalformedFrame: the frame is a Push or Result, has an unknown kind, or is too long.
     """
     if header.kind != CONTROL:
-        raise MalformedFrame(f"a message of kind {header.kind}, which this side does not take")
+        raise MalformedFrame(f"a message of kind {header.kind}, which this side does not accept")
     if header.length > REDUCER_CONTROL_BYTES_MAX:
-        raise MalformedFrame(f"a frame of {header.length} bytes, allowed are {REDUCER_CONTROL_BYTES_MAX}")
+        raise MalformedFrame(f"a frame of {header.length} bytes; the limit is {REDUCER_CONTROL_BYTES_MAX}")
     return memoryview(bytearray(header.length))
 
 
@@ -160,7 +158,5 @@ def control_frame(header: Header, payload: memoryview) -> bytes:
         DataCorrupted: the frame is not the one that the peer sent.
     """
     if header.checksum is not None and crc32c(payload, 0, 0) != header.checksum:
-        raise DataCorrupted(
-            f"a frame of {len(payload)} bytes arrived damaged: its checksum is of other bytes"
-        )
+        raise DataCorrupted(f"a frame of {len(payload)} bytes arrived damaged: its checksum does not match")
     return bytes(payload)

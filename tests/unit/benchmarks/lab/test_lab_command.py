@@ -76,7 +76,7 @@ def turn(seconds: float, step_s: float | None, **more: float) -> Turn:
         (["--", "no-such-program"], "there is no program 'no-such-program'"),
         (
             ["--", "torchrun", "--nnodes", "3", __file__],
-            "--nnodes is 3, and the lab has 4 hosts with workers",
+            "--nnodes is 3, but the lab has 4 hosts with workers",
         ),
         (["--", "torchrun", "--standalone", __file__], "--standalone trains on one host"),
         (["--speed", "5", "--", "torchrun", __file__], "--speed"),

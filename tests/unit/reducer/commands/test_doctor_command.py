@@ -93,7 +93,7 @@ def test_exit_codes_and_json(tmp_path):
     result = run("--facts", str(path), "--parameters", "340M", "--compute", "0.4")
     assert result.exit_code == 0
     assert "x ring" in result.output
-    assert "with what is there now" in " ".join(result.output.split())
+    assert "with the current reducers" in " ".join(result.output.split())
 
 
 def test_its_costs_are_those_of_the_planner(tmp_path):

@@ -94,5 +94,5 @@ def test_the_interface_of_an_address():
     "document", [None, [], {"workers": 3}, {"workers": [{}]}, {"works": []}, {"workers": [], "failure": 1}]
 )
 def test_what_are_no_facts(document):
-    with pytest.raises(ConfigError, match="this is no Facts of the doctor"):
+    with pytest.raises(ConfigError, match="this is not the doctor's Facts"):
         from_json(document)

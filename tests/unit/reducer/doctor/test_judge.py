@@ -78,7 +78,7 @@ def test_facts_go_through_json():
     assert from_json(asdict(healthy())) == healthy()
 
 
-LOST = "% of what was sent was lost and sent again"
+LOST = "% of what was sent was lost and retransmitted"
 FAULTS = {
     "other addresses": (
         with_worker(2, addresses=["10.0.1.7:1"], source="file"),
@@ -95,7 +95,7 @@ FAULTS = {
         with_worker(3, reducers=[reducer(number, path=replace(PATH, link_mbit=100)) for number in range(2)]),
         SLOW,
         "rank 3 (host-3)",
-        "eth0 has negotiated 100 Mbit/s, and another host's card 1000",
+        "eth0 has negotiated 100 Mbit/s, but another host's card 1000",
     ),
     "clock": (with_worker(1, clock_s=3.0), NOTE, "rank 1 (host-1)", "+3.00 s"),
     "small packets": (reaches(1, path=replace(PATH, mss=536)), SLOW, "rank 1 (host-1) to ", "only 536 bytes"),
@@ -129,7 +129,7 @@ FAULTS = {
         healthy(1, 1, expected_mbit=2000.0),
         SLOW,
         "the link of host-0",
-        "it carries 800 Mbit/s, and --link says 2 Gbit/s",
+        "it carries 800 Mbit/s, but --link says 2 Gbit/s",
     ),
     "loss of a rank": (
         lossy(lambda rate: 0.07 if rate.rank == 1 else 0.001),
@@ -160,7 +160,7 @@ FAULTS = {
         slower(healthy(), "incast", 0.3, reducer="10.0.1.1:50051"),
         SLOW,
         "reducer 10.0.1.1:50051",
-        "takes in 240 Mbit/s from all workers at once, and 800 Mbit/s from one",
+        "receives 240 Mbit/s from all workers together, but 800 Mbit/s from one",
     ),
     "all to all": (slower(healthy(2, 2), "together", 0.4), SLOW, "all to all", ""),
     "quota": (
@@ -181,7 +181,7 @@ FAULTS = {
         ),
         SLOW,
         "rank 1 (host-1)",
-        "net.ipv4.tcp_rmem allows 4096 KiB, and this path takes 7812",
+        "net.ipv4.tcp_rmem allows 4096 KiB, but this path needs 7812",
     ),
     # What is the same in several places is said once.
     "alike": (
@@ -250,7 +250,7 @@ def test_links_of_hosts_that_are_all_busy_are_compared():
     assert (slow.where, slow.cost) == ("the link of rank 2 (host-2)", pytest.approx(0.6))
     # What the user says of a link is not compared with that of another busy host, either.
     facts = replace(healthy(1, 1, expected_mbit=2000.0), workers=[worker(0, 1, host=BUSY)])
-    assert first(judge(facts)).what == "it carries 800 Mbit/s, and --link says 2 Gbit/s"
+    assert first(judge(facts)).what == "it carries 800 Mbit/s, but --link says 2 Gbit/s"
 
 
 def test_within_one_host_there_is_no_cable():

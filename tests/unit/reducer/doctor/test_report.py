@@ -33,7 +33,7 @@ def test_a_healthy_cluster(capsys):
     assert "each way 800 Mbit/s per worker, 800 Mbit/s per reducer" in text
     assert "all workers to one reducer: 800 Mbit/s" in text
     assert "all to all, as in a step: 400 Mbit/s" in text
-    assert text.endswith("good: nothing to mend")
+    assert text.endswith("good: nothing to fix")
     assert "host-0, 1 reducer (1 process) of dns" in report(healthy(1, 1), capsys)
 
 

@@ -19,12 +19,12 @@ ENDED = EndedJob(job="job", world_size=2, id=b"i", outcome=Outcome.ENDED, **SAW)
             process(),
             "ddp",
             0,
-            "no job came to the reducers, so nothing was summed there: a warning above says why",
+            "no job joined the reducers, so nothing was summed there: a warning above says why",
         ),
-        (process(), "ddp", 127, "no job came to the reducers before the command ended with exit code 127"),
+        (process(), "ddp", 127, "no job joined the reducers before the command ended with exit code 127"),
         (process(), None, 0, "nothing was summed there: with --no-auto the script itself has to use them"),
-        (process(job()), "group", 0, "a job is still at the reducers"),
-        (silent("a:1"), "ddp", 0, "its reducers do not say what they have done: refused"),
+        (process(job()), "group", 0, "a job is still connected to the reducers"),
+        (silent("a:1"), "ddp", 0, "its reducers do not report what they have done: refused"),
     ],
 )
 def test_the_line(monkeypatch, answer, auto, code, text):

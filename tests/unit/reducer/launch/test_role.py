@@ -112,7 +112,7 @@ def test_one_machine_or_reducers_that_somebody_else_starts(environ):
         (
             Request(),
             vertex("workerpool0", 0) | sagemaker("algo-1"),
-            "both CLUSTER_SPEC and SageMaker's resourceconfig.json are there: unset one",
+            "both CLUSTER_SPEC and SageMaker's resourceconfig.json exist: unset one",
         ),
         (Request(cluster="vertex:"), NOBODY, "CLUSTER_SPEC is not set"),
         (Request(cluster="slurm:2:50051"), SLURM, "SLURM_JOB_NODELIST_HET_GROUP_2 is not set"),

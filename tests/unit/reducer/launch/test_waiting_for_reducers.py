@@ -41,7 +41,7 @@ def test_the_missing_are_named_until_they_come(monkeypatch):
         waiting_for_reducers.wait_for_reducers(addresses, 60.0, say)
     assert said == [
         f"waiting for 1 of 2 reducers: {addresses[1]}; giving up in 60 s",
-        "all 2 reducers are there",
+        "all 2 reducers can be reached",
     ]
 
 
@@ -54,7 +54,7 @@ def test_those_that_never_come(monkeypatch):
             waiting_for_reducers.wait_for_reducers(addresses, 0.05, lambda _: None)
     text = str(caught.value)
     assert text.startswith(
-        f"6 of 6 reducers did not come within 0.05 s: {addresses[0]} (connection refused), "
+        f"6 of 6 reducers could not be reached within 0.05 s: {addresses[0]} (connection refused), "
     )
     assert text.endswith(" and 2 more")
 

@@ -70,10 +70,10 @@ def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypa
 
 def test_who_refuses_is_asked_why(monkeypatch):
     async def why(*_):
-        return "it wants TLS"
+        return "it requires TLS"
 
     monkeypatch.setattr(status, "why_refused", why)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(NoAnswer, match="it wants TLS"):
+    with pytest.raises(NoAnswer, match="it requires TLS"):
         status.fetch(address, 30.0, StatusAccess())

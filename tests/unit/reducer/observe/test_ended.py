@@ -36,13 +36,13 @@ def test_two_lives_of_a_job_are_two_jobs():
 
 def test_the_closing_line():
     assert line([ended(waited_for=2, waited_s=0.84)]) == (
-        "1 job of 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, at least 0.8 s waited for rank 2"
+        "1 job of 4 ranks, 10 collectives, 1.0 MiB in, 2.0 MiB out, waited at least 0.8 s for rank 2"
     )
     two = [ended(), ended(2, outcome=Outcome.FAILED)]
     assert line(two) == "2 jobs of 4 ranks (1 did not end well), 20 collectives, 2.0 MiB in, 4.0 MiB out"
     assert line([*two, ended(3, world_size=2)]).startswith("3 jobs of 2 to 4 ranks (1 did")
     assert line([*two, ended(waited_for=3, waited_s=0.5)]).endswith(
-        f", at least 0.5 s waited for rank 3 of {two[0].title}"
+        f", waited at least 0.5 s for rank 3 of {two[0].title}"
     )
 
 

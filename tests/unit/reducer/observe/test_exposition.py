@@ -181,7 +181,7 @@ def test_a_process_that_cannot_answer_once_answers_the_next_time(lines, caplog):
     answer(lines[0][1], text)
     assert ask([lines[0][0]]) == [None]
     assert ask([lines[0][0]]) == ["text"]
-    assert "cannot tell the first process my metrics reason=RuntimeError('broken')" in caplog.text
+    assert "cannot send metrics to the first process reason=RuntimeError('broken')" in caplog.text
 
 
 def test_a_process_that_comes_back_answers_the_next_request(lines, monkeypatch):

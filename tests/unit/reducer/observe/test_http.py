@@ -70,7 +70,7 @@ def test_probes_have_the_codes_that_kubernetes_looks_at(loop):
 def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_there_are():
     pages = {"/b": lambda: Answer("<p>", "text/html", HTTPStatus.GONE)}
     assert asked("/b", pages=pages) == Answer("<p>", "text/html", HTTPStatus.GONE)
-    text = "there are /livez, /readyz, /metrics, /b\n"
+    text = "available: /livez, /readyz, /metrics, /b\n"
     assert asked("/c", pages=pages) == Answer(text, status=HTTPStatus.NOT_FOUND)
 
 

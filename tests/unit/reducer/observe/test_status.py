@@ -125,7 +125,7 @@ def test_the_state_is_a_word(values, state, ranks):
 def test_ranks_that_have_not_come_are_named(world_size, slowest, waits_for):
     summary = summarize([process(job(world_size=world_size))])
     assert summary.jobs[0].slowest == slowest
-    assert summary.jobs[0].verdict == f"waits for {slowest.removeprefix('no ')} to come"
+    assert summary.jobs[0].verdict == f"waits for {slowest.removeprefix('no ')} to join"
     assert to_json(summary)["jobs"][0]["waits_for"] == waits_for
 
 
@@ -139,13 +139,13 @@ def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
         )
         summary = summarize(parts)
         assert (summary.jobs[0].state, summary.jobs[0].slowest) == (state, slowest)
-    assert summary.jobs[0].verdict == "waits for rank 1 (host-1) for 9 s now"
+    assert summary.jobs[0].verdict == "has been waiting for rank 1 (host-1) for 9 s"
     answer = to_json(summary)
     assert answer["jobs"][0]["waits_for"] == [1]
     assert answer["processes"][0]["jobs"][0]["waiting"]["missing"][0]["presence"] == "present"
     out = io.StringIO()
     render(Console(file=out, width=200), summary, verbose=True)
-    assert "rank 1 (host-1) for 9.2 s now" in out.getvalue()
+    assert "rank 1 (host-1), for 9.2 s so far" in out.getvalue()
 
 
 def test_json_has_all_processes_and_words():

@@ -514,7 +514,7 @@ def test_counts_that_lie(payload):
 
 @pytest.mark.parametrize("index", [512, 513, 65535])
 def test_an_index_beyond_its_block(index):
-    with pytest.raises(MalformedFrame, match=f"index {index} of a top-k element, allowed are 0 to 511"):
+    with pytest.raises(MalformedFrame, match=f"index {index} of a top-k element; allowed: 0 to 511"):
         expanded(words(1, 1, 3, 0x3F80, index, 0x3F80), 2)
     with pytest.raises(MalformedFrame, match=f"index {index} of a top-k element"):
         TOPK.check(words(3, 0x3F80, index, 0x3F80))

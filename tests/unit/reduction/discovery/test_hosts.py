@@ -54,7 +54,7 @@ def test_lists_that_cannot_be(workers, reducers, message):
 
 
 def test_two_entries_for_this_host():
-    with pytest.raises(ConfigError, match=r"this host is 'a' as well as 'a\.lan' of the lists"):
+    with pytest.raises(ConfigError, match=r"this host is both 'a' and 'a\.lan' in the lists"):
         cluster_of_lists("a,b", "a.lan", 1, lambda host: host.startswith("a"))
 
 

@@ -52,7 +52,7 @@ def test_the_file_and_what_may_be_left_out(tmp_path):
 
 def test_no_training_of_sagemaker_or_a_file_that_cannot_be_read(tmp_path):
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
-    with pytest.raises(ConfigError, match=r"neither SM_RESOURCE_CONFIG nor \S+/resourceconfig.json is there"):
+    with pytest.raises(ConfigError, match=r"neither SM_RESOURCE_CONFIG nor \S+/resourceconfig.json exists"):
         cluster_of("sagemaker:reducers:1", environ)
     (tmp_path / "input" / "config" / "resourceconfig.json").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):

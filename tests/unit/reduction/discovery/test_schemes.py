@@ -53,7 +53,7 @@ def test_schemes_are_not_opened_when_they_are_checked():
     check_texts(["slurm:1:50051", "file:/nowhere", "vertex:", "ray:pool", "sagemaker:", "a:1", "ray:1"])
 
 
-KNOWN = "is not a scheme either, known are dns, vertex, sagemaker, slurm, ray, file"
+KNOWN = "is not a scheme either; known schemes are dns, vertex, sagemaker, slurm, ray, file"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_file(tmp_path):
         ("a:1\nb\n", ", line 2: reducer 'b' is not HOST:PORT"),
         ("dns:\n", ", line 1: reducer 'dns:' is not HOST:PORT"),
         ("dns:name:1\n", ", line 1: reducer 'dns:name:1' is a DNS name: write HOST:PORT"),
-        ("a:1\na-{1..4096}:1\n", "has 4097 addresses, allowed are 4096"),
+        ("a:1\na-{1..4096}:1\n", "has 4097 addresses; the limit is 4096"),
     ],
 )
 def test_what_a_file_must_have(tmp_path, content, message):
@@ -221,7 +221,7 @@ def test_a_scheme_of_another_package():
     check_texts(["consul:web"])
     assert cluster_of("consul:web", {"B": "b:2"}).reducers == ("a:1", "b:2")
     with pytest.raises(
-        ConfigError, match="known are dns, vertex, sagemaker, slurm, ray, file, consul; did you"
+        ConfigError, match="known schemes are dns, vertex, sagemaker, slurm, ray, file, consul; did you"
     ):
         check_texts(["consol:web"])
 

@@ -98,9 +98,9 @@ def test_what_is_missing_is_named(text, environ, message):
         ('{"cluster": {"workerpool2": "r:1"}}', "workerpool2 is not a list of strings: 'r:1'"),
         ('{"cluster": {"workerpool0": [1]}}', "workerpool0 is not a list of strings: [1]"),
         ('{"cluster": {}, "task": 3}', "task is not an object: 3"),
-        (spec(index=1), "task.index is 1, which is none of workerpool0"),
-        (spec(index=None), "task.index is None, which is none of workerpool0"),
-        (spec(index=True), "task.index is True, which is none of workerpool0"),
+        (spec(index=1), "task.index is 1, which is not a replica of workerpool0"),
+        (spec(index=None), "task.index is None, which is not a replica of workerpool0"),
+        (spec(index=True), "task.index is True, which is not a replica of workerpool0"),
     ],
 )
 def test_a_spec_of_another_shape_is_shown_with_the_reason(text, reason):

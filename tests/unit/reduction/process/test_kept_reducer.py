@@ -63,7 +63,9 @@ def test_it_starts_again_at_its_address_after_a_pause(started, reducer, caplog):
     assert first[0] == "/ours"
     assert first[1:4] == ("--bind", reducer.address, "--ports-are-held")
     assert first[-2:] == ("--more", "a secret")
-    assert caplog.messages == [f"the reducer {reducer.address} on this host ended with -9; it starts again"]
+    assert caplog.messages == [
+        f"the reducer {reducer.address} on this host ended with -9; it will be restarted"
+    ]
 
 
 def test_pauses_grow_until_one_has_lived_long(started, reducer, monkeypatch):

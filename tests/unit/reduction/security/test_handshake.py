@@ -14,7 +14,7 @@ from support.network.certificates import Authority
 
 #: What an HTTP/2 server says first: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"
-NO_FILES = "it wants TLS, and no certificate, private key and CA are set here (REDUCTION_TLS_*)"
+NO_FILES = "it requires TLS, but no certificate, private key and CA are set here (REDUCTION_TLS_*)"
 
 
 def ask(
@@ -90,7 +90,7 @@ def test_a_server_that_wants_tls(server):
 @pytest.mark.parametrize("greeting", [HELLO, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_without_tls(worker, greeting):
     reason = ask(worker, None, lambda writer: writer.write(greeting)) or ""
-    assert reason.startswith("it does not speak TLS as we do (")
+    assert reason.startswith("it does not speak TLS the way we do (")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_server_without_tls(worker, greeting):
 def test_a_certificate_of_another_ca_is_refused(tmp_path, server, demands, speak):
     stranger = replace(Authority(tmp_path, "other").files(), ca=server.ca)
     reason = ask(stranger, server_of(server, demands=demands), speak)
-    assert reason == f"it does not accept the certificate {stranger.cert}, which must lead to its --tls-ca"
+    assert reason == f"it does not accept the certificate {stranger.cert}, which must chain to its --tls-ca"
 
 
 @pytest.mark.parametrize(

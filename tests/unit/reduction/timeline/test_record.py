@@ -31,7 +31,7 @@ def test_pushes_are_those_of_all_reducers():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"format": 2}, "^f has format 2, this version reads format 1"),
+        ({"format": 2}, "^f has format 2, but this version reads format 1"),
         ({"rank": "one"}, "rank is 'one'"),
         ({"unix_offset": None}, "unix_offset is None"),
         ({"more": 1}, "unexpected keyword argument 'more'"),

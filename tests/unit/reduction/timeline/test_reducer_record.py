@@ -26,7 +26,7 @@ def test_it_is_read_as_it_was_written():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": 7}, "^file has format 7, this version reads format 1"),
+        ({"format": 7}, "^file has format 7, but this version reads format 1"),
         ({"job": 5}, "not a record of a reducer: TypeError: job is 5"),
         ({"spans": [{"seq": 1}]}, "not a record of a reducer"),
         ({"more": 1}, "not a record of a reducer"),

@@ -40,5 +40,5 @@ def test_one_that_is_missing_counts_as_damaged_and_the_message_says_what_it_was(
     with pytest.raises(DataCorrupted) as caught:
         checksum.check(replace(PUSH, crc32c=None))
     assert str(caught.value).startswith(
-        "Push of chunk 3 of collective 2, 12 bytes, arrived damaged: its checksum is none, its content has "
+        "Push of chunk 3 of collective 2, 12 bytes, arrived damaged: its checksum is none, but its content has "
     )

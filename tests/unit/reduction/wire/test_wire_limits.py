@@ -144,7 +144,7 @@ def test_a_value_at_the_edge_passes_and_one_beyond_it_is_refused_by_name(name, m
         if value >= 0:
             with pytest.raises(MalformedFrame) as caught:
                 decode(make(value))
-            assert str(caught.value) == f"{name} is {value}, allowed are {least} to {most}"
+            assert str(caught.value) == f"{name} is {value}; allowed: {least} to {most}"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_value_at_the_edge_passes_and_one_beyond_it_is_refused_by_name(name, m
 )
 def test_an_id_has_16_bytes(field, make):
     for value in (ID[:15], ID + b"x"):
-        with pytest.raises(MalformedFrame, match=f"^{field} has {len(value)} bytes, it must have 16"):
+        with pytest.raises(MalformedFrame, match=f"^{field} has {len(value)} bytes; it must have 16"):
             decode(make(value))
 
 
@@ -197,11 +197,11 @@ def test_a_string_can_be_printed(field, make):
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (join(rank=2), "Join.rank is 2, it must be below the world size 2"),
-        (join(local_size=4097), "Join.local_size is 4097, allowed are 0 to 4096"),
-        (hello(chunk_bytes=512), "Configuration.chunk_bytes is 512, allowed are 1024 to 4194304"),
-        (hello(chunk_bytes=5 << 20), "Configuration.chunk_bytes is 5242880, allowed are"),
-        (hello(chunk_bytes=1025), "Configuration.chunk_bytes is 1025, it must be a multiple of 1024"),
+        (join(rank=2), "Join.rank is 2; it must be below the world size 2"),
+        (join(local_size=4097), "Join.local_size is 4097; allowed: 0 to 4096"),
+        (hello(chunk_bytes=512), "Configuration.chunk_bytes is 512; allowed: 1024 to 4194304"),
+        (hello(chunk_bytes=5 << 20), "Configuration.chunk_bytes is 5242880; allowed:"),
+        (hello(chunk_bytes=1025), "Configuration.chunk_bytes is 1025; it must be a multiple of 1024"),
         (hello(members=members(1) * 2), "Configuration.members names a reducer twice"),
         (push(op=0), "Collective.op is 0; this version knows 1 SUM, 2 AVG"),
         (push(op=6), "Collective.op is 6; this version knows 1 SUM, 2 AVG"),
@@ -212,7 +212,7 @@ def test_a_string_can_be_printed(field, make):
         (pb.WorkerFrame(push=pb.Push(seq=1)), "Collective.op is 0"),
         (pb.ReducerFrame(configure=pb.Configuration(instance=ID)), "Configuration.epoch is 0"),
         (seen(presence=0), "Peer.presence is 0; this version knows 1 PRESENT, 2 LOST, 3 LEFT"),
-        (waiting(waited_s=-1.0), "Waiting.waited_s is -1.0, allowed are seconds from 0"),
+        (waiting(waited_s=-1.0), "Waiting.waited_s is -1.0; it must be 0 or more seconds"),
         (waiting(waited_s=math.nan), "Waiting.waited_s is nan"),
         (waiting(waited_s=math.inf), "Waiting.waited_s is inf"),
         (events(kind=0), "Event.kind is 0; this version knows"),
@@ -299,7 +299,7 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
 )
 def test_a_frame_without_a_payload_is_small(cls, field, kind, limit):
     _, from_wire = CODINGS[cls]
-    with pytest.raises(MalformedFrame, match=f"length of a {kind} is {limit + 1}, allowed are 0 to {limit}"):
+    with pytest.raises(MalformedFrame, match=f"length of a {kind} is {limit + 1}; allowed: 0 to {limit}"):
         from_wire(sized(field, limit + 1))
     with pytest.raises(MalformedFrame, match="no body that this version knows"):
         from_wire(sized(99, limit))
@@ -320,9 +320,7 @@ def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
 def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
     most = limits.STATUS_JOBS_MAX
     assert len(wire.status_from_wire(b"\x3a\x00" * most).jobs) == most
-    with pytest.raises(
-        MalformedFrame, match=f"number of StatusResponse.jobs is {most + 1}, allowed are 0 to"
-    ):
+    with pytest.raises(MalformedFrame, match=f"number of StatusResponse.jobs is {most + 1}; allowed: 0 to"):
         wire.status_from_wire(b"\x3a\x00" * (most + 1))
 
 
@@ -333,7 +331,7 @@ def test_how_long_a_reducer_drains(timeout_s):
 
 @pytest.mark.parametrize("timeout_s", [-1.0, limits.DRAIN_S_MAX + 1, float("inf"), float("nan")])
 def test_no_reducer_drains_for_so_long(timeout_s):
-    with pytest.raises(MalformedFrame, match=r"DrainResponse.timeout_seconds is .*, allowed are 0 to 604800"):
+    with pytest.raises(MalformedFrame, match=r"DrainResponse.timeout_seconds is .*; allowed: 0 to 604800"):
         wire.drain_from_wire(wire.drain_to_wire(timeout_s))
 
 

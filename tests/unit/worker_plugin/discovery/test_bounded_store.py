@@ -37,8 +37,8 @@ def test_a_store_that_does_not_answer_is_named_and_asked_no_more(silence, caplog
     with pytest.raises(WorkerLost) as caught:
         store.ask(silence)
     assert str(caught.value) == (
-        "the store of torch.distributed has not answered within 0.3 s (join_timeout_s): see the host and the process "
-        "that serve it, rank 0's or torchrun's, and start all ranks again"
+        "the store of torch.distributed has not answered within 0.3 s (join_timeout_s): check the host and the process "
+        "that serve it, rank 0's or torchrun's, and restart all ranks"
     )
     assert [record.getMessage() for record in caplog.records] == [
         "waiting for the store of torch.distributed to answer; giving up in 0 s"
@@ -58,7 +58,7 @@ def test_the_stores_own_error_comes_first():
     store = BoundedStore(HashStore(), CONFIG)
     with pytest.raises(DistStoreError):
         store.run(lambda raw: raw.wait(["key"], timedelta(seconds=0.1)), 60.0)
-    with pytest.raises(WorkerLost, match="does not answer any more: "):  # nobody asks for what is not there
+    with pytest.raises(WorkerLost, match="no longer answers: "):  # nobody asks for what is not there
         store.ask(lambda raw: raw.wait(["key"], timedelta(seconds=0.1)))
 
 
@@ -76,7 +76,7 @@ def test_a_server_that_is_gone_is_not_waited_for(wrap, is_libuv):
     opened.set("key", "text")
     assert opened.get("key") == "text"
     del server
-    where = rf"^the store of torch\.distributed at 127\.0\.0\.1:{port} does not answer any more: "
+    where = rf"^the store of torch\.distributed at 127\.0\.0\.1:{port} no longer answers: "
     with pytest.raises(WorkerLost, match=rf"{where}[^\n]+$"):
         opened.get("key")
     with pytest.raises(WorkerLost, match=f"{where}.*Connection refused"):

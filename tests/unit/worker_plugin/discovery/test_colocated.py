@@ -97,7 +97,7 @@ def test_too_few_reducers_are_warned_of(hosts, reducers, warning, caplog):
 
 @pytest.mark.parametrize(("mode", "reducers"), [(None, None), ("auto", None), ("always", ["r1:1"])])
 def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
-    with pytest.raises(ConfigError, match="200 hosts are too many for a reducer on each, 128 are the limit"):
+    with pytest.raises(ConfigError, match="200 hosts are too many for a reducer on each; the limit is 128"):
         is_needed(PluginConfig(colocated=mode), 200, reducers)
 
 

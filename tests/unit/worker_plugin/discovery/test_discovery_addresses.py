@@ -82,7 +82,7 @@ def test_files_are_read_again_and_names_looked_up(tmp_path, monkeypatch, caplog)
     path.write_text("nonsense\n")
     assert find(everything=True) == find(everything=True) == ("10.0.0.9:2", "a:1", "b:1")
     [warning] = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("reducers are not looked for: ")
+    assert warning.startswith("cannot look up the reducers: ")
     assert "line 1: reducer 'nonsense' is not HOST:PORT" in warning
     path.write_text("b:1\n")
     assert find(everything=True) == ("10.0.0.9:2", "b:1")

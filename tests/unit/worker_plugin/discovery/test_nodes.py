@@ -36,14 +36,14 @@ def moved(ranks, rank, **changes):
 @pytest.mark.parametrize(
     ("ranks", "reason", "is_unexpected"),
     [
-        (localities(0, 0, 0), "no launcher says LOCAL_RANK and LOCAL_WORLD_SIZE", False),
+        (localities(0, 0, 0), "no launcher sets LOCAL_RANK and LOCAL_WORLD_SIZE", False),
         (localities(2, 0, 0), "rank 2 has no LOCAL_RANK and LOCAL_WORLD_SIZE", True),
         (localities(1, 1), "rank 0 is alone on its node", False),
         (localities(1, 2), "rank 0 is alone on its node", True),
         (localities(4), "all ranks are on one node", False),
-        (localities(2, 3), "rank 0's node has 2 ranks, that of rank 2 has 3", True),
-        (moved(localities(2, 2), 2, local_rank=1), "rank 2 has LOCAL_RANK 1 of 2, and not 0", True),
-        (localities(2, 2, 2)[:5], "5 ranks are no multiple of 2", True),
+        (localities(2, 3), "rank 0's node has 2 ranks, but that of rank 2 has 3", True),
+        (moved(localities(2, 2), 2, local_rank=1), "rank 2 has LOCAL_RANK 1 of 2 instead of 0", True),
+        (localities(2, 2, 2)[:5], "5 ranks are not a multiple of 2", True),
         (
             moved(localities(2, 2), 3, namespace_id="far", host="f"),
             "ranks 2 (h1) and 3 (f) are on different hosts",

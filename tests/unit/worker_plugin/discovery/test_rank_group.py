@@ -48,7 +48,7 @@ def test_without_a_process_group_the_numbers_count():
 
 @pytest.mark.parametrize("rank", [-1, 3])
 def test_a_rank_outside_the_world_is_refused(rank):
-    with pytest.raises(ConfigError, match=f"rank is {rank}, it must be 0 to 2"):
+    with pytest.raises(ConfigError, match=f"rank is {rank}; it must be 0 to 2"):
         find_group(rank, 3, None)
 
 
@@ -71,7 +71,7 @@ def test_the_default_group_has_no_label():
 @pytest.mark.usefixtures("world")
 def test_other_numbers_than_the_default_groups_are_the_users_own_count():
     assert find_group(1, 2, None) == RankGroup(1, 2)
-    with pytest.raises(ConfigError, match="rank is 4, it must be 0 to 0"):
+    with pytest.raises(ConfigError, match="rank is 4; it must be 0 to 0"):
         find_group(4, None, None)
 
 

@@ -155,7 +155,7 @@ def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
     assert {point.addresses for point in points.values()} == {("10.0.0.1:1", "10.0.0.2:1")}
     assert [point.sources for point in points.values()] == [answers["both"].sources] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        "rank 1 is told of other reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
+        "rank 1 has different reducers (dns:one:1) than rank 0 (dns:both:1), whose settings count"
     ]
 
 
@@ -224,7 +224,7 @@ def test_a_fallback_must_be_within_reach_of_all(store):
     errors = live(store, [config] * 3, ask=StoreRendezvous.fall_back).values()
     assert {type(error) for error in errors} == {ConfigError}
     assert len({str(error) for error in errors}) == 1
-    assert all("is on another host than rank 0" in str(error) for error in errors)
+    assert all("is on a different host than rank 0" in str(error) for error in errors)
 
 
 @pytest.mark.usefixtures("host")
@@ -260,11 +260,11 @@ def test_they_come_after_the_reducers_that_were_given(store):
     [
         (
             [PluginConfig(colocated="auto", timeout_s=5.0), PluginConfig(timeout_s=5.0)],
-            "rank 1 has colocated=None, rank 0 'auto': set it alike on all ranks",
+            "rank 1 has colocated=None, but rank 0 'auto': use the same on all ranks",
         ),
         (
             [PluginConfig(timeout_s=5.0), REDUCERS],
-            "rank 1 is told of reducers (127.0.0.1:1), rank 0 of none",
+            "rank 1 has reducers (127.0.0.1:1), but rank 0 has none",
         ),
     ],
 )
@@ -292,7 +292,7 @@ def test_without_a_store_everything_must_be_said(config, text):
 def test_without_a_store_rank_0_warns_where_nothing_tells_runs_apart(run, rank, warns, caplog):
     config = PluginConfig(job="mine", reducers=("127.0.0.1:1",), run=run, rank=rank, world_size=2)
     StoreRendezvous(config, None, 2).agree(config, rank, 2)
-    assert ("another run that is called 'mine'" in caplog.text) == warns
+    assert ("another run that is also called 'mine'" in caplog.text) == warns
 
 
 def test_one_rank_alone_needs_nobody(host):

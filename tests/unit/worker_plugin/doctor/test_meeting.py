@@ -36,13 +36,13 @@ def test_a_rank_that_does_not_come_is_named():
     ranks = meetings(3)
     at_once([lambda rank=rank: rank.meet(f"host-{rank.rank}", 5.0) for rank in ranks])
     got = at_once([lambda rank=rank: rank.exchange(1, 0.2, "the next reducer") for rank in ranks[:2]])
-    text = "rank 2 (host-2) has not come to the next reducer within 0.2 s: stopped, dead, or never started"
+    text = "rank 2 (host-2) has not reached the next reducer within 0.2 s: stopped, dead, or never started"
     assert got == [text] * 2
 
 
 def test_ranks_that_were_never_there_have_no_host():
     [first, *_] = meetings(3)
-    with pytest.raises(MeetingFailed, match=r"rank 1, rank 2 have not come to the beginning within 0\.1 s"):
+    with pytest.raises(MeetingFailed, match=r"rank 1, rank 2 have not reached the start within 0\.1 s"):
         first.meet("host-0", 0.1)
 
 

@@ -100,8 +100,8 @@ def test_a_notice_comes_once(service, caplog, name, quiet, loud, text):
     thread.join(20)
     assert not thread.is_alive()
     said = [record.getMessage() for record in caplog.records]
-    assert any(f"{name} at http://127.0.0.1" in line and "is asked every" in line for line in said)
-    assert f"notices: {name} takes this machine away: {text}" in said
+    assert any(f"{name} at http://127.0.0.1" in line and "is polled every" in line for line in said)
+    assert f"notices: {name} reclaims this machine: {text}" in said
     assert not any("does not answer" in line for line in said)
 
 
@@ -122,7 +122,7 @@ def test_what_is_no_such_service_is_said_once_and_asked_again(service, caplog, n
     wait_until(lambda: service.asked > 8)
     assert not noticed.is_set()
     said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "does not answer as it should" in line]) == 1
+    assert len([line for line in said if "does not answer as expected" in line]) == 1
     service.pages = gce("TRUE", "NONE") | aws("stop") | azure(event("Preempt", "vm_1"))
     assert noticed.wait(20)
 
@@ -135,7 +135,7 @@ def test_a_service_that_hangs_delays_nobody(monkeypatch, caplog):
         begin = time.monotonic()
         thread = notices.watch("gce", lambda: None)
         assert time.monotonic() - begin < 1.0
-        wait_until(lambda: "does not answer as it should" in caplog.text)
+        wait_until(lambda: "does not answer as expected" in caplog.text)
         assert thread.daemon
         monkeypatch.setattr(notices, "SERVICES", {"gce": lambda get: "the test is over"})
         thread.join(20)

@@ -33,7 +33,7 @@ def test_this_one():
 
 
 @pytest.mark.parametrize(
-    ("version", "here"), [("2.7.1+cpu", "here is 2.7.1+cpu"), (None, "there is none here")]
+    ("version", "here"), [("2.7.1+cpu", "found 2.7.1+cpu"), (None, "torch is not installed")]
 )
 def test_an_old_torch_or_none_is_refused_at_the_import(monkeypatch, version, here):
     if version is None:
@@ -43,7 +43,7 @@ def test_an_old_torch_or_none_is_refused_at_the_import(monkeypatch, version, her
     with pytest.raises(ImportError) as caught:
         importlib.reload(worker_plugin)
     assert str(caught.value) == (
-        f'worker_plugin needs torch 2.8 or newer, and {here}: pip install "reduction-server[torch]"'
+        f'worker_plugin needs torch 2.8 or newer, but {here}: pip install "reduction-server[torch]"'
     )
 
 

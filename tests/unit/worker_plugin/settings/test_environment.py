@@ -13,7 +13,7 @@ from worker_plugin.settings import environment
         ("REDUCTION_REDUCER", "REDUCTION_REDUCER is not a setting; did you mean REDUCTION_REDUCERS?"),
         ("REDUCTION_TIMEOUT", "REDUCTION_TIMEOUT is not a setting; did you mean REDUCTION_TIMEOUT_S?"),
         ("REDUCTION_LOGS", "REDUCTION_LOGS is not a setting; did you mean REDUCTION_LOG?"),
-        ("REDUCTION_FACTOR_OF_X", "REDUCTION_FACTOR_OF_X is not a setting, and changes nothing"),
+        ("REDUCTION_FACTOR_OF_X", "REDUCTION_FACTOR_OF_X is not a setting and has no effect"),
     ],
 )
 @pytest.mark.usefixtures("nobody_warned")

@@ -36,7 +36,7 @@ def test_what_is_meant_is_taken(name, value, meant):
     assert type(taken) is type(meant)
 
 
-SECONDS = "which is not a number: allowed are more than 0 to 3e+06 seconds"
+SECONDS = "which is not a number; allowed: more than 0 to 3e+06 seconds"
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ SECONDS = "which is not a number: allowed are more than 0 to 3e+06 seconds"
         ("timeout_s", [5], f"timeout_s is [5], {SECONDS}"),
         ("close_timeout_s", True, f"close_timeout_s is True, {SECONDS}"),
         ("join_timeout_s", 10**400, f"join_timeout_s is {10**400}, {SECONDS}"),
-        ("rank", "first", "rank is 'first', which is not a whole number: allowed are 0 to 4095"),
-        ("rank", 1.0, "rank is 1.0, which is not a whole number: allowed are 0 to 4095"),
-        ("rank", False, "rank is False, which is not a whole number: allowed are 0 to 4095"),
-        ("world_size", "", "world_size is '', which is not a whole number: allowed are 1 to 4096"),
+        ("rank", "first", "rank is 'first', which is not a whole number; allowed: 0 to 4095"),
+        ("rank", 1.0, "rank is 1.0, which is not a whole number; allowed: 0 to 4095"),
+        ("rank", False, "rank is False, which is not a whole number; allowed: 0 to 4095"),
+        ("world_size", "", "world_size is '', which is not a whole number; allowed: 1 to 4096"),
         (
             "chunk_bytes",
             "64K",
-            "chunk_bytes is '64K', which is not a whole number: allowed are 1024 to 4194304 bytes, multiples of 1024",
+            "chunk_bytes is '64K', which is not a whole number; allowed: 1024 to 4194304 bytes, multiples of 1024",
         ),
         (
             "credit_bytes",
             (),
-            "credit_bytes is (), which is not a whole number: allowed are 1024 to 1073741824 bytes",
+            "credit_bytes is (), which is not a whole number; allowed: 1024 to 1073741824 bytes",
         ),
         (
             "reducers",

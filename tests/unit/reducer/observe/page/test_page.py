@@ -124,7 +124,9 @@ def test_a_look_that_fails_is_logged_once_and_tried_again(monkeypatch, caplog):
     Sampler().start(look)
     assert looked.wait(20)
     [record] = caplog.records
-    assert record.message == "cannot look at the processes for the page; it shows what was there before"
+    assert (
+        record.message == "cannot get the status of the processes for the page, which shows the previous one"
+    )
 
 
 def test_the_page_needs_the_metrics_port():

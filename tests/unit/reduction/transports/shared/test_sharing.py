@@ -110,7 +110,7 @@ async def test_a_place_is_checked():
             parsed = tcp.parse_header(header)
             if parsed.kind == tcp.SHOW:
                 parsed = parsed._replace(length=1)
-            with pytest.raises(MalformedFrame, match="bytes follow where"):
+            with pytest.raises(MalformedFrame, match="bytes follow instead of"):
                 one.sharing.memory_for(parsed)
         assert one.sharing.memory_for(tcp.parse_header(tcp.control_header(bytes(5)))) is None
         with pytest.raises(MalformedFrame, match="without the descriptor"):

@@ -395,11 +395,11 @@ def test_memory_for_other_frames(length):
 @pytest.mark.parametrize(
     ("kind", "length", "text"),
     [
-        (kind, 1, f"of kind {kind}, which this side does not take")
+        (kind, 1, f"of kind {kind}, which this side does not accept")
         for kind in (0, tcp.PUSH, tcp.RESULT, 4, 255)
     ]
     + [
-        (tcp.CONTROL, length, f"{length} bytes, allowed are {limits.REDUCER_CONTROL_BYTES_MAX}")
+        (tcp.CONTROL, length, f"{length} bytes; the limit is {limits.REDUCER_CONTROL_BYTES_MAX}")
         for length in (limits.REDUCER_CONTROL_BYTES_MAX + 1, (1 << 32) - 1)
     ],
 )
@@ -448,5 +448,5 @@ def test_a_payload_is_no_longer_than_a_chunk_can_be():
         return tcp.Header(tcp.PUSH, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0)
 
     tcp.check_payload(header(limits.CHUNK_BYTES_MAX), "Push")
-    with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305, allowed are 0 to 4194304"):
+    with pytest.raises(MalformedFrame, match=r"length of Push.payload is 4194305; allowed: 0 to 4194304"):
         tcp.check_payload(header(limits.CHUNK_BYTES_MAX + 1), "Push")

@@ -186,7 +186,7 @@ def test_a_refusal_below_the_level_of_frames_is_final_too():
     scene = Scene()
     scene.tick(0.0)
     scene.welcome("b")
-    error = Unauthenticated("a:1: it wants TLS")
+    error = Unauthenticated("a:1: it requires TLS")
     assert scene.lose("a", error) == [send("b", Abort(15, f"rank 0 (h0): {error}")), Fail(error)]
 
 

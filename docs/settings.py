@@ -4,8 +4,8 @@
     python docs/settings.py --check    # exits with 1 if the page is not what would be written
 
 A worker's settings come from their table, `PluginConfig`. `ReductionState` has arguments that are
-no settings, because they have no environment variable; their meaning comes from its docstring. A
-reducer's options are those of the `reducer` command, in the words of its `--help`.
+not settings, because they have no environment variable; their descriptions come from its docstring.
+A reducer's options are those of the `reducer` command, as described by its `--help`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ INTRODUCTION = """\
 
 ## Worker
 
-Every row is an argument of `ReductionState`. `attach` takes the same arguments, apart from the
-process group, which is the module's. A setting that has a variable can also be given through the
-environment; an explicit argument wins over it. Where the text says that rank 0's value counts, the
-other ranks take it over.
+Every row is an argument of `ReductionState`. `attach` takes the same arguments, except that it uses
+the process group of the module. A setting with a variable can also be set in the environment; an
+explicit argument takes precedence. Where the text says that rank 0's value counts, the other ranks
+use that value.
 
-[Platforms](platforms.md#texts-that-name-reducers) lists all forms of an address, [failures](failures.md#time-outs)
-explains how the time-outs work together, and
-[how it works](how-it-works.md#chunks-and-credit) says what a chunk and a credit are.
+See [platforms](platforms.md#texts-that-name-reducers) for all forms of an address,
+[failures](failures.md#time-outs) for how the timeouts work together, and
+[how it works](how-it-works.md#chunks-and-credit) for what a chunk and a credit are.
 """
 REDUCER = """\
 ## Reducer
 
-These are options of commands, as `reducer serve --help` shows them. The others, and `REDUCTION_AUTO` and
-`REDUCTION_LOG` of workers, stand where they are used: [scripts without a change](integrations.md),
-[`REDUCTION_LOG`](getting-started.md), [status and top](operating.md), [the doctor](doctor.md).
+These are the options of the commands below, as shown by `--help`. Other commands, and the workers' variables
+`REDUCTION_AUTO` and `REDUCTION_LOG`, are described where they are used:
+[scripts without a change](integrations.md), [`REDUCTION_LOG`](getting-started.md),
+[status and top](operating.md), [the doctor](doctor.md).
 """
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import reduction_hook
+
+#: Pause between steps, in seconds: tests mostly wait for something else meanwhile, and cores are few.
+PAUSE_S = 0.01
 
 
 class Trainer:
@@ -49,5 +54,6 @@ def train_until_told(rank, reducers, job, settings):
             if rank.number == 0 and rank.has_news:
                 stop += rank.hear()
             dist.broadcast(stop, 0)
+            time.sleep(PAUSE_S)
         assert state.error is None
     return [parameter.detach().sum().item() for parameter in trainer.model.parameters()]

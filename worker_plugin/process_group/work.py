@@ -102,9 +102,8 @@ class AllReduceWork(Work):
             try:
                 completions.submit(complete)
             except RuntimeError as error:
-                combined.set_exception(
-                    failure_of("cannot start a thread that continues after an all-reduce", error)
-                )  # type: ignore[arg-type]
+                failure = failure_of("cannot start a thread that goes on after an all-reduce", error)
+                combined.set_exception(failure)  # type: ignore[arg-type]
 
         with self._lock:
             futures = self._futures

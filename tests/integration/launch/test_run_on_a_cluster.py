@@ -189,7 +189,7 @@ def test_a_reducer_host_drains_at_sigterm(start: Start, free_port: Callable[[], 
             {},
             "--reducers 2 starts reducers on one machine, and --hosts names those of a cluster: leave it out",
         ),
-        (["--hosts", "a,b", "--host", "a"], {"PET_NNODES": "3"}, "PET_NNODES is 3, and --hosts has 2 hosts"),
+        (["--hosts", "a,b", "--host", "a"], {"PET_NNODES": "3"}, "PET_NNODES is 3, but --hosts has 2 hosts"),
     ],
 )
 def test_what_cannot_be_is_one_line(

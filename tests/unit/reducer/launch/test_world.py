@@ -48,7 +48,7 @@ def test_commands_that_fit(command, environ):
         ((*TORCHRUN, "--nnodes", "4", "train.py"), {}, "--nnodes is 4, but vertex has 3 hosts with workers"),
         ((*MODULE, "--nnodes=2", "train.py"), {}, "--nnodes is 2, but vertex has 3 hosts with workers"),
         ((*TORCHRUN, "--standalone", "train.py"), {}, "--standalone trains on one host, but vertex has 3"),
-        ((*TORCHRUN, "train.py"), {"PET_NNODES": "5"}, "PET_NNODES is 5, and vertex has 3 hosts"),
+        ((*TORCHRUN, "train.py"), {"PET_NNODES": "5"}, "PET_NNODES is 5, but vertex has 3 hosts"),
         ((*TORCHRUN, "train.py"), {"SLURM_LOCALID": "1"}, "SLURM_LOCALID is 1: `reducer run` runs once per"),
     ],
 )

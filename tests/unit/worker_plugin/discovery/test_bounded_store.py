@@ -49,7 +49,7 @@ def test_a_store_that_does_not_answer_is_named_and_asked_no_more(silence, caplog
 
 
 def test_what_waits_for_ranks_has_a_limit_of_its_own(silence, caplog):
-    with pytest.raises(WorkerLost, match=r"has not answered within 0\.1 s: see"):
+    with pytest.raises(WorkerLost, match=r"has not answered within 0\.1 s: check"):
         BoundedStore(HashStore(), PATIENT).run(silence, 0.1)
     assert caplog.records == []
 

@@ -151,7 +151,7 @@ def test_a_peer_takes_nothing_but_memory_and_each_region_once(memory, tmp_path):
     for number, descriptor, text in (
         (2, file, "not sealed"),
         (2, pipe, "not sealed"),
-        (1, again, "there already"),
+        (1, again, "already exists"),
     ):
         with pytest.raises(MalformedFrame, match=text):
             peer.add(number, descriptor)

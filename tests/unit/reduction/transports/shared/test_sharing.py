@@ -187,7 +187,7 @@ def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
         known.add(1, made(0, allocated=0))
     monkeypatch.setattr(peer, "REGIONS_MAX", 1)
     known.add(1, made())
-    with pytest.raises(MalformedFrame, match="more than 1 are"):
+    with pytest.raises(MalformedFrame, match="there are more than 1"):
         known.add(2, made())
 
 

@@ -31,8 +31,8 @@ UNTRACED := tests/property/test_reducer_noise.py tests/property/test_reducer_sch
 FIRST := tests/torch_suite/ tests/simulation/ tests/examples/ $(UNTRACED)
 OTHERS := $(FIRST) $(filter-out $(FIRST) $(COVERING) tests/support/,$(wildcard tests/*/))
 
-# Many tests wait, so more run at a time than there are cores. Those of a file share servers. By itself xdist runs files
-# with few tests last, which take longest here.
+# Many tests wait, so more run at a time than there are cores: three on two, four were no faster. Those of a file share
+# servers. By itself xdist runs files with few tests last, which take longest here.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes load our code: compiled once, whatever the environment says.

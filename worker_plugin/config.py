@@ -123,8 +123,8 @@ class PluginConfig:
         None,
         WholeNumber(limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX, "bytes", limits.CHUNK_BYTES_MULTIPLE),
         f"Bytes per message, a multiple of {limits.CHUNK_BYTES_MULTIPLE}. If not set, the size is 4 MiB "
-        "within one host, and otherwise chosen once, after the first collectives; if only `credit_bytes` is set, "
-        "it is a quarter of that. Rank 0's value counts.",
+        "within one host, and otherwise chosen from measured rates after the first collectives; it may grow later. "
+        "If only `credit_bytes` is set, it is a quarter of that. Rank 0's value counts.",
     )
     credit_bytes: int | None = setting(
         None,

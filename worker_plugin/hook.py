@@ -103,12 +103,12 @@ def attached_state(ddp_model: DistributedDataParallel) -> ReductionState | None:
 def _what_to_do_instead(bucket: object) -> str:
     if isinstance(bucket, tuple):
         return (
-            "DDP's Python reducer takes no notice of what a communication hook returns, so gradients would "
+            "DDP's Python reducer ignores the return value of a communication hook, so gradients would "
             "stay as they are: before the DDP module is made, set torch._dynamo.config.optimize_ddp to "
             "'ddp_optimizer', which is its default"
         )
     return (
         f"the hook averages the buckets of DistributedDataParallel, and was called with a "
-        f"{type(bucket).__name__}: FSDP takes no notice of what a communication hook returns, so gradients "
+        f"{type(bucket).__name__}: FSDP ignores the return value of a communication hook, so gradients "
         f"would stay as they are"
     )

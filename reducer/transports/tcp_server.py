@@ -191,7 +191,7 @@ class DataPort:
         key = await self._receive(channel, DATA_KEY_BYTES)
         offer = self._offers.get(key[:_KEY_ID_BYTES])
         if offer is None or not hmac.compare_digest(offer.key, key):
-            raise MalformedFrame("its key is of no offer that is open")
+            raise MalformedFrame("its key matches no open offer")
         if certificate != offer.certificate:
             raise MalformedFrame("its certificate is not that of the call that was offered the key")
         if sock.family == socket.AF_UNIX and offer.job in self._unshared:
@@ -351,5 +351,5 @@ def _as_counter(memory: memoryview) -> memoryview:
         MalformedFrame: there are not exactly 8 bytes.
     """
     if memory.nbytes != 8:
-        raise MalformedFrame(f"a counter of {memory.nbytes} bytes, it has 8")
+        raise MalformedFrame(f"the counter has {memory.nbytes} bytes instead of 8")
     return memory.cast("Q")

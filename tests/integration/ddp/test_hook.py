@@ -53,7 +53,7 @@ def test_the_python_reducer_is_refused(
 ) -> None:
     for texts in ranks.run(2, with_the_python_reducer, reducers(1), compiled, job):
         for text in texts:
-            assert text.startswith("ConfigError: DDP's Python reducer takes no notice"), text
+            assert text.startswith("ConfigError: DDP's Python reducer ignores the return value"), text
 
 
 def with_fsdp(rank: Any, reducers: list[str], strategy: str, job: str) -> list[str]:

@@ -142,10 +142,10 @@ STRANGERS = {
     "zeros": (bytes(64), "it does not begin as a data connection"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "it does not begin as a data connection"),
     "TLS": (bytes.fromhex("16030100f8010000f40303") + bytes(300), "it does not begin as a data connection"),
-    "a wrong key": (tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES), "its key is of no offer that is open"),
+    "a wrong key": (tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES), "its key matches no open offer"),
     "a wrong key and frames": (
         tcp.PREAMBLE + some_bytes(limits.DATA_KEY_BYTES) + tcp.PREAMBLE + tcp.control_header(bytes(1 << 20)),
-        "its key is of no offer that is open",
+        "its key matches no open offer",
     ),
 }
 

@@ -4,7 +4,7 @@
     |-- ConfigError (also ValueError)     fix the argument, setting or command line
     |-- ClosedError                       the state was closed: make a new one
     |-- Unauthenticated                   fix token or certificates: one side does not accept the other's
-    |-- RetryableError                    try again later with a new state; nothing is wrong with the job
+    |-- RetryableError                    try again later with a new state; after a collective, see below
     |   |-- ReducerUnavailable            no reducer could be reached in time
     |   |   `-- ReducerAbsent             nothing listens on its address: its process is gone
     |   |-- ReducerDraining               the reducer is about to stop and takes no new jobs
@@ -27,6 +27,9 @@
         |-- WorkerFailed                  a rank had an error of its own and can no longer take part
         |-- ReplicasDiffer                the ranks no longer have the same weights
         `-- PeerLeft                      a rank closed while others still had collectives
+
+Nothing is wrong with the job after a RetryableError. But once a collective has been issued, ranks may differ by the
+last one, so restore a checkpoint on all ranks first.
 
 Errors that cross the wire carry a `code` of the schema's ErrorCode. `from_code` turns it back into an error.
 """
@@ -59,7 +62,10 @@ class Unauthenticated(ReductionError):
 
 
 class RetryableError(ReductionError):
-    """Nothing is wrong with the job itself. The same call may succeed later on a new state."""
+    """Nothing is wrong with the job itself. The same call may succeed later on a new state.
+
+    Once a collective has been issued, ranks may differ by the last one: restore a checkpoint on all ranks first.
+    """
 
 
 class ReducerUnavailable(RetryableError):
@@ -97,7 +103,11 @@ class RankTaken(JobBusy):
 
 
 class CollectiveTimeout(RetryableError):
-    """A collective did not finish within `timeout_s` of its first push."""
+    """A collective did not finish within `timeout_s` of its first push.
+
+    Some ranks may have its result and others not: restore a checkpoint on all ranks before continuing. If
+    `Work.wait(timeout)` raised it, the collective continues, and no checkpoint is needed.
+    """
 
     code = 6
 

@@ -244,7 +244,7 @@ def _change(before: Configuration | None, now: Configuration | None) -> str:
 
 
 def _slowest(job: Job) -> str:
-    last = job.stragglers.last()
+    last = job.waits.last()
     if not last:
         return ""
     rank = max(last, key=lambda one: one.chunks)

@@ -49,7 +49,7 @@ class Recent:
         """Record that a job is over, `seconds` after its first epoch began."""
         if job.name.startswith(DOCTOR_PREFIX):
             return
-        waited_s = job.stragglers.waited_s
+        waited_s = job.waits.waited_s
         waited_for = max(waited_s, key=waited_s.__getitem__, default=0)
         ended = EndedJob(
             job=job.name,

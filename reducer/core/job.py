@@ -70,9 +70,9 @@ from reduction.pacing import UNPACED, Pacing, Sent
 
 from reducer.core.actions import Action, Close, Discard, Fold, Publish, Send, SlotKey, Throttle, Warn
 from reducer.core.fair_shares import NOBODY, Account
-from reducer.core.last_ranks import NEWS_S, Stragglers
 from reducer.core.slot import Slot, check_chunk
 from reducer.core.totals import JobLabel, JobTotals, job_label
+from reducer.core.waits import NEWS_S, Waits
 
 
 class JobFailed(Exception):
@@ -163,12 +163,12 @@ class Job:
     looked_at_bytes: int = 0
     #: The counters of all jobs of this name.
     totals: JobTotals = field(default_factory=JobTotals)
-    stragglers: Stragglers = field(init=False)
+    waits: Waits = field(init=False)
     #: Rate at which results are sent.
     pacing: Pacing = field(default_factory=Pacing)
 
     def __post_init__(self) -> None:
-        self.stragglers = Stragglers(self.totals)
+        self.waits = Waits(self.totals)
 
     @property
     def title(self) -> str:
@@ -373,11 +373,11 @@ class Job:
             actions.append(Fold(key, push.collective, payloads, layout_bytes))
         missing = slot.missing
         if missing == 1:
-            self.stragglers.wait_for(slot.folded, now)
+            self.waits.wait_for(slot.folded, now)
         elif not missing:
             self._check_order(push.seq, push.chunk)
             del self.slots[push.seq, push.chunk]
-            self.stragglers.note(rank, now - slot.opened_at, now)
+            self.waits.note(rank, now - slot.opened_at, now)
             for view in self.ranks.values():
                 view.outstanding -= cost
             self.minimum_due = None
@@ -437,10 +437,10 @@ class Job:
     def on_tick(self, sent: Mapping[int, Sent], now: float) -> list[Action]:
         """Send the minimum if no Result has carried it, and report the ranks that others wait for."""
         actions: list[Action] = []
-        self.stragglers.settle(now)
+        self.waits.settle(now)
         oldest = next((slot.collective for slot in self.slots.values()), None)
-        waiting = self.waiting(now) if self.stragglers.may_tell(now) else None
-        news, text = self.stragglers.news(waiting, oldest, now)
+        waiting = self.waiting(now) if self.waits.may_tell(now) else None
+        news, text = self.waits.news(waiting, oldest, now)
         if news is not None:
             actions += [Send(stream, news) for stream in self.streams()]
         if text:
@@ -512,7 +512,7 @@ class Job:
         """Free all accumulators."""
         discards: list[Action] = [Discard(SlotKey(self.id, seq, chunk)) for seq, chunk in self.slots]
         self.slots.clear()
-        self.stragglers.forget()
+        self.waits.forget()
         return discards
 
     def blame(self, rank: int, text: str) -> str:

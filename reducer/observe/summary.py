@@ -15,7 +15,7 @@ from reduction.limits import WAITING_RANKS_MAX
 from reduction.model import EndedJob, EventKind, JobStatus, Presence, ReducerStatus, Waiting
 from reduction.timeline.stragglers import CHUNKS_MIN, Straggler, last_ranks, straggler
 
-from reducer.core.last_ranks import WARN_S
+from reducer.core.waits import WARN_S
 from reducer.observe.ended import ended_jobs
 
 

@@ -20,8 +20,8 @@ from reduction.model import Configuration, Hello, Join, Member
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.jobs import Jobs
-from reducer.core.last_ranks import Stragglers
 from reducer.core.totals import JobTotals, Totals
+from reducer.core.waits import Waits
 
 #: Two runs of two ranks; one, and a rank 1 or a rank 0 that is left over from the day before.
 TWO, LEFT_1, LEFT_0 = [(0, 1), (0, 1)], [(0, 1), (1,)], [(0, 1), (0,)]
@@ -141,7 +141,7 @@ class Desk:
             if len(runs := {view.nonce[0] for view in (*present, *greeted)}) > 1:
                 raise Violation(f"ranks of runs {runs} are in one job")
             job.totals = JobTotals()
-            job.stragglers = Stragglers(job.totals)
+            job.waits = Waits(job.totals)
             for view in job.ranks.values():
                 view.streams = 1
         number = self._numbers.setdefault(freeze(jobs), len(self._cores))

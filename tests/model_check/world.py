@@ -27,8 +27,8 @@ from reduction.model import Collective, DType, Push, ReduceOp, Result
 from reducer.core import actions as ra
 from reducer.core import events as re
 from reducer.core.jobs import Jobs
-from reducer.core.last_ranks import Stragglers
 from reducer.core.totals import JobTotals, Totals
+from reducer.core.waits import Waits
 from worker_plugin.core import actions as wa
 from worker_plugin.core import events as we
 from worker_plugin.core.identity import Identity
@@ -224,7 +224,7 @@ class World:
                 for job in box.core.by_name.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
                     job.totals = JobTotals()
-                    job.stragglers = Stragglers(job.totals)
+                    job.waits = Waits(job.totals)
             known = self._memory[key] = (self._number(box), actions)
         return known
 

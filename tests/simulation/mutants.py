@@ -68,7 +68,7 @@ _COMPARISONS = {
 }
 _COMPARISONS |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
 #: Of statements and conditions that are about words or statistics only.
-_NO_MATTER = re.compile(r"\bLog\(|\b_?log\b|totals|stragglers|_WARNING|is_paced|pace\b|rate\b")
+_NO_MATTER = re.compile(r"\bLog\(|\b_?log\b|totals|\bwaits\b|WARNING|is_paced|pace\b|rate\b")
 #: A time on either side of a comparison.
 _TIMES = re.compile(r"\bnow\b.* [<>]=? |[<>]=? .*\bnow\b")
 KILLED, ALIVE = 10, 0

@@ -132,9 +132,13 @@ class Closed:
     """Nothing more will follow: stop once everything queued has been sent."""
 
 
+#: Levels of the logging module, which the core does not import.
+INFO, WARNING = 20, 30
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Write a line to the log; `level` is one of the logging module."""
+    """Write a line to the log at INFO or WARNING."""
 
     level: int
     text: str

@@ -13,7 +13,7 @@ from reduction.limits import CHUNK_BYTES_MULTIPLE, MEMBERS_MAX
 from reduction.model import Configuration, Member
 from reduction.pacing import Pacing
 
-from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.actions import INFO, WARNING, Action, Log
 from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.flow.chunk_size import Grid
 from worker_plugin.core.identity import Identity
@@ -27,7 +27,6 @@ from worker_plugin.core.words import reducers_text
 #: How long to wait for a pause in which all ranks have all results before the grid changes anyway, in seconds. A job
 #: may have no such pause.
 REGRID_S = 1.0
-_INFO, _WARNING = 20, 30
 
 
 class Leader:
@@ -83,7 +82,7 @@ class Leader:
             lacks_some = True
         # If the user was told that something is missing, the user is also told when it is back.
         is_news = lacks_some or self._lacks_some or self._epochs.broken_since is not None
-        level, self._lacks_some = _WARNING if is_news else _INFO, lacks_some
+        level, self._lacks_some = WARNING if is_news else INFO, lacks_some
         of_all = f" of {len(willing)} processes" if len(links) < len(willing) else ""
         text = f"{reason}: membership epoch {epoch} with {reducers_text(links)}{of_all} ({_where(members)})"
         self._actions.append(Log(level, text))
@@ -116,7 +115,7 @@ class Leader:
         if size == configuration.chunk_bytes:
             return
         self._actions.append(
-            Log(_INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
+            Log(INFO, f"membership epoch {epoch} with chunks of {size} bytes, after measuring")
         )
         self._epochs.enter(replace(configuration, epoch=epoch, chunk_bytes=size), now)
 
@@ -136,9 +135,7 @@ class Leader:
         )
         if is_time and self._identity.world_size > 1 and added != configuration.added:
             self._actions.append(
-                Log(
-                    _INFO, f"membership epoch {epoch}: all ranks are notified of {', '.join(added) or 'none'}"
-                )
+                Log(INFO, f"membership epoch {epoch}: all ranks are notified of {', '.join(added) or 'none'}")
             )
             self._epochs.enter(replace(configuration, epoch=epoch, added=added), now)
 

@@ -66,6 +66,8 @@ from reduction.model import (
 from reduction.pacing import UNPACED, Pacing, Sent
 
 from worker_plugin.core.actions import (
+    INFO,
+    WARNING,
     Action,
     Began,
     Closed,
@@ -101,8 +103,6 @@ from worker_plugin.core.waiting.patience import Patience
 from worker_plugin.core.waiting.stalls import Stalls
 from worker_plugin.core.window import Window
 from worker_plugin.core.words import DRAINING
-
-_INFO, _WARNING = 20, 30
 
 
 class State(enum.Enum):
@@ -346,7 +346,7 @@ class RankCore:
                     self.epochs.note_broken(now)
                     if self.identity.rank == 0:
                         texts = [f"lost the stream of rank {rank} to {link.address}" for rank in sorted(lost)]
-                        self._actions += [Log(_INFO, text) for text in texts]
+                        self._actions += [Log(INFO, text) for text in texts]
                 self.epochs.leave(link, now)
                 self._judge(now)
                 if link.is_draining and not was_draining:
@@ -382,7 +382,7 @@ class RankCore:
             f"and then waits at most {self.identity.join_timeout_s:g} s (join_timeout_s) for another one, or for this "
             f"one to come back"
         )
-        self._actions.append(Log(_WARNING, text))
+        self._actions.append(Log(WARNING, text))
 
     def _on_abort(self, link: Link, abort: Abort, now: float) -> None:
         error = from_code(abort.code, abort.message)
@@ -404,7 +404,7 @@ class RankCore:
             self.roster.on_refusal(link, error, now, is_running=self.epochs.number > 0)
         if link.is_up and self.epochs.is_member(link):
             self.epochs.note_broken(now)
-            level = _INFO if link.is_draining else _WARNING
+            level = INFO if link.is_draining else WARNING
             self._actions.append(Log(level, f"lost the stream to {link.address}: {_without(link, error)}"))
         self.roster.on_lost(link, error, now)
         self._judge(now)
@@ -533,7 +533,7 @@ class RankCore:
             case FallBack(reason) if self.state is not State.CLOSING:
                 self.has_fallen_back = self.awaits_fallback = True
                 text = f"{reason}; rank 0 starts a reducer on its own host for this job (fallback='embedded')"
-                self._actions += [Log(_WARNING if self.identity.rank == 0 else _INFO, text), Embed()]
+                self._actions += [Log(WARNING if self.identity.rank == 0 else INFO, text), Embed()]
 
     def _fallback_answered(self, now: float) -> None:
         """Wait for the fallback, or for reducers that have come back, as if the wait for reducers began now."""

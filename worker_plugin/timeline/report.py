@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reduction.timeline.stragglers import Straggler
+from reduction.timeline.verdict import WORTH_IT
 
 from worker_plugin.timeline.stats import Shares
-
-#: If less than this fraction of the time could be saved, there is nothing to look at.
-WORTH_IT = 0.05
 
 
 @dataclass(frozen=True, slots=True)

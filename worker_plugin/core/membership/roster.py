@@ -31,7 +31,7 @@ from reduction.errors import (
 from reduction.limits import ADDED_MAX, LINKS_MAX
 from reduction.model import Join, Peer, Welcome
 
-from worker_plugin.core.actions import Action, Log, Open, Shut
+from worker_plugin.core.actions import INFO, WARNING, Action, Log, Open, Shut
 from worker_plugin.core.link import Link, LinkPhase
 
 #: How long a Join is repeated while an earlier run of this job still has its name, rank or memory, in seconds.
@@ -41,7 +41,6 @@ BUSY_S = 3.0
 LOOK_UP_S = 2.0
 #: Rank 0 queries all sources of addresses again after this many seconds.
 REFRESH_S = 30.0
-_INFO, _WARNING = 20, 30
 
 
 class Roster:
@@ -131,7 +130,7 @@ class Roster:
             twin.down(None, now)
             twin.phase = LinkPhase.RETIRED
             text = f"{twin.address} and {link.address} are the same reducer; using {link.address}"
-            self._actions.append(Log(_WARNING, text))
+            self._actions.append(Log(WARNING, text))
         self.alone_since = None
         self._add_siblings(link, welcome.siblings)
         return stood
@@ -165,7 +164,7 @@ class Roster:
                 text = (
                     f"a rank may have {LINKS_MAX} links: {address} and others that reducers name are left out"
                 )
-                self._actions.append(Log(_WARNING, text))
+                self._actions.append(Log(WARNING, text))
                 return
 
     def on_refusal(self, link: Link, error: ReductionError, now: float, *, is_running: bool) -> None:
@@ -285,11 +284,11 @@ class Roster:
                 self.links.append(link)
             else:
                 self._actions.append(
-                    Log(_WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out")
+                    Log(WARNING, f"a rank may have {LINKS_MAX} links: {address} is left out")
                 )
                 return
             who = "rank 0 has found" if is_announced else "is named now"
-            self._actions.append(Log(_INFO, f"dialling {address}, which {who}"))
+            self._actions.append(Log(INFO, f"dialling {address}, which {who}"))
 
     def _retire(self, link: Link) -> None:
         """Stop dialling this address and those of its siblings."""

@@ -5,12 +5,11 @@ A collective under way that makes no progress is a different matter (stalls.py).
 
 from __future__ import annotations
 
-from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.actions import INFO, WARNING, Action, Log
 from worker_plugin.core.link import LinkPhase
 from worker_plugin.core.membership.judge import View
 from worker_plugin.core.words import down_text, missing_ranks, silent_ranks
 
-_INFO, _WARNING = 20, 30
 #: After the first message, the next ones follow at this multiple of `stall_warn_s`.
 PAUSES = 3
 
@@ -61,26 +60,26 @@ def texts(view: View, since: float) -> list[Action]:
     is_alone = not any(link.is_up for link in view.links)
     logs: list[Action] = []
     if is_alone and view.awaits_fallback:
-        return [Log(_WARNING, "waiting for the reducer that rank 0 starts on its own host")]
+        return [Log(WARNING, "waiting for the reducer that rank 0 starts on its own host")]
     if down and (is_alone or view.configuration is None or view.broken_since is not None):
         starts = (view.alone_since, view.broken_since, view.started_at)
         start = next(start for start in starts if start is not None)
         left = _left(view.now, start + view.join_timeout_s)
         many = "s" * (len(down) > 1)
         advice = "; is `reducer serve` running there?" if any(link.is_absent for link in down) else ""
-        logs.append(Log(_WARNING, f"waiting for reducer{many} {down_text(down)}; {left}{advice}"))
+        logs.append(Log(WARNING, f"waiting for reducer{many} {down_text(down)}; {left}{advice}"))
     if is_alone:
         return logs
     left = _left(view.now, since + view.timeout_s)
     if view.met_since is None:
         who = missing_ranks(view.links, view.world_size) if view.rank == 0 else "rank 0"
-        logs.append(Log(_WARNING, f"waiting for {who} to connect to the reducers; {left}"))
+        logs.append(Log(WARNING, f"waiting for {who} to connect to the reducers; {left}"))
     elif view.configuration is not None and view.broken_since is None:
         epoch = view.configuration.epoch
         text = f"waiting for {silent_ranks(view.links, epoch)} to respond to membership epoch {epoch}; {left}"
-        logs.append(Log(_WARNING if view.rank == 0 else _INFO, text))
+        logs.append(Log(WARNING if view.rank == 0 else INFO, text))
     elif view.rank:
-        logs.append(Log(_INFO, f"waiting for rank 0, which logs what it is waiting for; {left}"))
+        logs.append(Log(INFO, f"waiting for rank 0, which logs what it is waiting for; {left}"))
     return logs
 
 

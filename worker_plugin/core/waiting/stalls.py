@@ -10,12 +10,10 @@ from __future__ import annotations
 from reduction.errors import CollectiveTimeout
 from reduction.model import Waiting
 
-from worker_plugin.core.actions import Action, Log
+from worker_plugin.core.actions import INFO, WARNING, Action, Log
 from worker_plugin.core.link import Link
 from worker_plugin.core.membership.roster import Roster
 from worker_plugin.core.window import Outstanding, Window
-
-_INFO, _WARNING = 20, 30
 
 
 class Stalls:
@@ -92,7 +90,7 @@ class Stalls:
             return
         others_speak = any(rank not in names for rank in range(self._rank))
         is_told_all = news and all(report.count == len(report.missing) for report in news)
-        self._actions.append(Log(_INFO if others_speak and is_told_all else _WARNING, text))
+        self._actions.append(Log(INFO if others_speak and is_told_all else WARNING, text))
 
     def _check_own(self, now: float) -> None:
         """Warn if the others are waiting for a collective that this rank has not issued yet."""
@@ -111,7 +109,7 @@ class Stalls:
             text = (
                 f"this rank is late by {waited_s:.0f} s: others are waiting for it to issue collective {seq}"
             )
-            self._actions.append(Log(_WARNING, text))
+            self._actions.append(Log(WARNING, text))
 
     def _may_warn(self, seq: int, causes: list[str], now: float) -> bool:
         """Return whether to log what a collective is waiting for, and record that it is logged."""

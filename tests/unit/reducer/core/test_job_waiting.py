@@ -94,7 +94,7 @@ def test_who_was_last_is_counted_and_the_time_in_which_it_alone_was_missing():
     for rank, now in [(2, 1.0), (0, 1.5), (1, 3.0)]:
         scene.push(rank, now=now)
     totals = scene.job.totals
-    assert [(one.rank, one.chunks, one.waited_s) for one in scene.job.stragglers.last()] == [(1, 1, 2.0)]
+    assert [(one.rank, one.chunks, one.waited_s) for one in scene.job.waits.last()] == [(1, 1, 2.0)]
     assert totals.straggler_s == {1: 1.5}
     assert (sum(totals.chunk_waits.counts), totals.chunk_waits.sum_s) == (1, 2.0)
 

@@ -24,7 +24,7 @@ NEWS_S = 0.5
 WARN_S = 5.0
 
 
-class Stragglers:
+class Waits:
     """The waits of one job. All times are in seconds, from a chunk's first push to its last."""
 
     def __init__(self, totals: JobTotals) -> None:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reduction.model import LastRank, WaitTimes
 
-from reducer.core.last_ranks import LATEST, Stragglers
 from reducer.core.totals import JobTotals
+from reducer.core.waits import LATEST, Waits
 
 
 def test_every_rank_that_was_last_is_counted_and_its_time_added_up():
-    waits = Stragglers(JobTotals())
+    waits = Waits(JobTotals())
     assert waits.last() == ()
     for rank, waited_s in [(3, 0.5), (1, 0.25), (3, 2.0)]:
         waits.note(rank, waited_s, 0.0)
@@ -28,14 +28,14 @@ def test_every_rank_that_was_last_is_counted_and_its_time_added_up():
     ],
 )
 def test_percentiles_by_nearest_rank(count, expected):
-    waits = Stragglers(JobTotals())
+    waits = Waits(JobTotals())
     for waited_s in reversed(range(count)):
         waits.note(0, float(waited_s), 0.0)
     assert waits.times() == WaitTimes(*map(float, expected))
 
 
 def test_percentiles_are_about_the_latest_chunks_only():
-    waits = Stragglers(JobTotals())
+    waits = Waits(JobTotals())
     waits.note(0, 100.0, 0.0)
     for _ in range(LATEST):
         waits.note(0, 1.0, 0.0)
@@ -45,7 +45,7 @@ def test_percentiles_are_about_the_latest_chunks_only():
 
 def test_what_is_dropped_counts_no_longer():
     totals = JobTotals()
-    waits = Stragglers(totals)
+    waits = Waits(totals)
     waits.wait_for(1, 10.0)
     waits.settle(11.5)
     waits.forget()
@@ -64,7 +64,7 @@ def test_the_time_is_that_of_the_union_of_all_waits(waits_of, ticks):
     """Whatever waits overlap, and however often the time of those that go on is counted."""
     spans = [(rank, begin, begin + length) for rank, begin, length in waits_of]
     totals = JobTotals()
-    waits = Stragglers(totals)
+    waits = Waits(totals)
     events = [(begin, 0, rank) for rank, begin, _ in spans] + [(end, 2, rank) for rank, _, end in spans]
     for now, kind, rank in sorted(events + [(now, 1, 0) for now in ticks]):
         if kind == 0:

@@ -93,7 +93,7 @@ def _fuzz(name: str, seconds: int, seed: int, keeps: bool, minimises: bool) -> b
 
 
 def _merge(name: str, kept: Path, found: Path, is_from_scratch: bool) -> None:
-    """Add inputs of `found` that cover something new to `kept`; from scratch, choose the fewest of both that cover all."""
+    """Add inputs of `found` with new coverage to `kept`; from scratch, keep the fewest of both that cover all."""
     before = len(list(kept.iterdir()))
     with tempfile.TemporaryDirectory() as scratch:
         into = Path(scratch) / "corpus" if is_from_scratch else kept

@@ -66,7 +66,7 @@ class Server:
             self._later(number, restart_s)
 
     def stop(self, restart_s: float, *, host: str = "") -> None:
-        """Kill all processes; others start after a while, on new ports except the first, and perhaps on another host."""
+        """Kill all processes; others start later, on new ports except the first, and perhaps on another host."""
         for reducer in self.reducers:
             reducer.kill()
         self.host = host or self.host

@@ -126,8 +126,8 @@ class World:
             local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
             on_reducer_loss=Random(f"{self.seed}/{name}/loss").choice([*["reshard"] * 6, "wait", "raise"]),
         )
-        # Only with "reshard" does a job start without a named reducer. With the other policies a job gets no aliases, since
-        # they may lead nowhere.
+        # Only with "reshard" does a job start without a named reducer. With the other policies a job gets no aliases,
+        # since they may lead nowhere.
         names = self.named if shape.on_reducer_loss == "reshard" else self.named_servers
         return Job(self.network, f"{self.seed}/{name}", shape, names, self.place, self.record)
 

@@ -138,8 +138,8 @@ class World:
         #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused repeatedly, which
         #: multiplies the states.
         self.is_mute = is_mute
-        #: Ranks whose states are dropped at any moment, with issued collectives still in flight, instead of being closed.
-        #: With a GPU some of them may not even have reached the core.
+        #: Ranks whose states are dropped at any moment, with issued collectives still in flight, instead of being
+        #: closed. With a GPU some of them may not even have reached the core.
         self.dropped = dropped
         self.collective = Collective(ReduceOp.SUM, DType.INT32, numel, 7)
         self.chunks = max(1, -(-numel * 4 // CHUNK_BYTES))

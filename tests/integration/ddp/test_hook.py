@@ -114,7 +114,7 @@ def out_of_memory(*_: object) -> None:
 
 
 def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list[tuple[str, str]]:
-    """Train while the hook fails on rank 1 in step `at`; both ranks catch every error and continue with the next step."""
+    """Train while the hook fails on rank 1 in step `at`; both ranks catch errors and continue with the next step."""
     embedding = nn.Embedding(5, 2, sparse=cause == "sparse" and rank.number == 1)
     ddp = DistributedDataParallel(model() if cause == "memory" else embedding)
     state = attach(ddp, rank.state(reducers, job))

@@ -47,7 +47,7 @@ def everything(rank, reducers, job, size, floats, integers):
 
 
 def shapes(rank, reducers, job, size):
-    """Sum tensors that DDP never creates: without dimensions, from inference mode, a slice, a strided single element."""
+    """Sum tensors that DDP never creates: no dimensions, from inference mode, a slice, a strided single element."""
     with rank.state(reducers, job, local_group=size) as state:
         scalar = torch.tensor(float(rank.number))
         with torch.inference_mode():

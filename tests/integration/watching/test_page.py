@@ -89,7 +89,7 @@ def test_a_live_job_in_a_browser(ranks, serve, free_port, browser, until):
 
 
 def test_contrast_is_enough_in_both_schemes(serve, free_port, browser, until):
-    """The text has a contrast of at least 4.5 : 1, as WCAG 2 requires (https://www.w3.org/TR/WCAG22/#contrast-minimum)."""
+    """Text has a contrast of at least 4.5 : 1, as WCAG 2 asks for (https://www.w3.org/TR/WCAG22/#contrast-minimum)."""
     port = free_port()
     serve_with_page(serve, port)
     browser.open(f"http://127.0.0.1:{port}/")

@@ -22,8 +22,8 @@ class Terminal:
 
     def __init__(self, command: list[str], width: int, height: int) -> None:
         self._tmux = ["tmux", "-L", f"reducer-top-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
-        # The window's size must count, not the variables exported by parallel pytest. The shell outlives the command, so
-        # that the final screen can be read.
+        # The window's size must count, not the variables exported by parallel pytest. The shell outlives the command,
+        # so that the final screen can be read.
         line = f"unset COLUMNS LINES; {shlex.join(command)}; echo ended with $?; exec cat"
         size = ["-x", str(width), "-y", str(height)]
         subprocess.run(

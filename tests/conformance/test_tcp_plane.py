@@ -188,7 +188,7 @@ async def test_an_answer_that_comes_after_the_worker_gave_up(tcp_place, monkeypa
 async def test_a_stream_moves_later_when_the_data_port_can_be_reached(
     tcp_place, monkeypatch, caplog, deaf_dials
 ):
-    """A slow dial must not slow down the rest of a job: streams move between collectives, and all sums are right."""
+    """A slow dial must not cost the rest of a job: streams move during collectives, and all sums are right."""
     monkeypatch.setattr(tcp_client, "DIAL_S", 0.2)
     monkeypatch.setattr(tcp_client, "REDIAL_S", (0.01,))
     tcp_place.is_required = False

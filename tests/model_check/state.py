@@ -24,7 +24,7 @@ class Stream(NamedTuple):
     #: Whether each side still believes that the stream is open.
     rank_end: bool = True
     reducer_end: bool = True
-    #: Directions in which nothing arrives any more: both are a cut, and one alone is a half cut.
+    #: Directions in which nothing arrives from now on: both are a cut, and one alone is a half cut.
     is_up_cut: bool = False
     is_down_cut: bool = False
 

@@ -146,7 +146,7 @@ def test_every_pace_comes_to_the_end_within_credit_and_in_order(world_size, size
     for kind, pick in zip(schedule[::2], schedule[1::2], strict=False):
         step = RARE if kind >= 250 else STEPS[kind % len(STEPS)]
         step(world, pick)
-    # From here on all ranks continue without a pause, and none may wait for ever.
+    # From here on all ranks continue without a pause, and none may wait forever.
     for _ in range(4000):
         if world.minimum == len(sizes):
             break

@@ -182,7 +182,7 @@ def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, 
 
 @pytest.mark.parametrize("claimed", [(0, 1, 1), (0, 1, 0)], ids=["rank-1-twice", "rank-0-twice"])
 def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
-    """No process waits for ever or gets a sum of three ranks, and at least one of them gets the reason."""
+    """No process waits forever or gets a sum of three ranks, and at least one of them gets the reason."""
     answers = ranks.run(3, claim, reducers(2), job, claimed)
     assert any(isinstance(answer, JobBusy | StaleInstance) for answer in answers), answers
     assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers

@@ -141,7 +141,7 @@ def uneven() -> Weights:
 
 
 def groups() -> Weights:
-    """Train a module over a new group of both ranks, and one over the default group."""
+    """Train a module over a new group of ranks 0 and 1, and one over the default group."""
     pair = dist.new_group([0, 1])
     return [*trained(DistributedDataParallel(network(), process_group=pair)), *plain()]
 

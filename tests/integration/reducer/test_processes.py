@@ -195,7 +195,7 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     until(lambda: reducers[0] not in run.processes(), "the end of the embedded reducer", 20)
     assert run.wait(60) != 0
     # Only ranks and reducers must end, not every process. A DataLoader worker detects its parent's death by a change of
-    # getppid(), and a worker forked just before the kill may read 1 from the start. It then stays for ever (torch 2.13,
+    # getppid(), and a worker forked just before the kill may read 1 from the start. It then stays forever (torch 2.13,
     # ManagerWatchdog; seen under load), and the fixture ends it.
     pids = {int(file.read_text()) for file in run.folder.glob("pid-*")}
     until(lambda: pids.isdisjoint(run.processes()), "the end of all ranks", 20)

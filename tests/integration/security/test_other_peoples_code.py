@@ -71,7 +71,7 @@ def test_the_embedded_reducer(folder, python_path, tmp_path):
 
 
 def test_two_processes(folder, python_path):
-    """Start the parent by path in the user's folder, with that folder in PYTHONPATH; it starts its children the same way."""
+    """The parent is started by its path, like its children, in the user's folder and with that in PYTHONPATH."""
     main = Path(reducer.__file__).with_name("__main__.py")
     command = [sys.executable, "-P", str(main), "serve", "--bind", "127.0.0.1:0", "--workers", "2"]
     # sitecustomize runs before any of our code can; the processes that we start run without it.

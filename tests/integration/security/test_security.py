@@ -39,7 +39,7 @@ def one_round(rank, reducers, job, settings):
 
 
 def refusal(rank, reducers, job, settings):
-    """Return the error of a rank that may not join, and whether it stays."""
+    """Return the error of a rank that may not join, and whether later collectives raise it too."""
     with rank.state(reducers, job, join_timeout_s=JOIN_TIMEOUT_S, **settings) as state:
         error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(10))))
         again = rank.error_of(lambda: state.all_reduce(torch.ones(10)))

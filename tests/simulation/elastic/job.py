@@ -62,7 +62,7 @@ class ElasticJob:
 
     @property
     def is_done(self) -> bool:
-        """Whether no worker trains any more."""
+        """Whether no worker is training or about to start."""
         return not self._to_start and not any(worker.is_alive for worker in self.ranks)
 
     def host(self, rank: int) -> str:

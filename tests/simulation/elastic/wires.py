@@ -54,7 +54,7 @@ class Links:
             end.send(frame)
 
     def push(self, link: int, push: Push, destination: object) -> None:
-        # A payload in flight does not change any more, as with TCP.
+        # A payload in flight no longer changes, as with TCP.
         self.send(link, replace(push, payload=memoryview(bytes(push.payload))))
 
     def shut(self, link: int) -> None:

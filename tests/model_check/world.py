@@ -510,10 +510,9 @@ def _forget_times(core: RankCore) -> None:
         for name in _TIMES:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)
-    core.patience = Patience(
-        core.identity.stall_warn_s, core._actions
-    )  # past warnings do not influence decisions
-    core.stalls._warned_at.clear()  # nor do these
+    # Past warnings do not influence decisions.
+    core.patience = Patience(core.identity.stall_warn_s, core._actions)
+    core.stalls._warned_at.clear()
     # The next tick would find this out. Doing it now saves a state, whatever else happens before that tick.
     core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:

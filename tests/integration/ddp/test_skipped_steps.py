@@ -49,9 +49,7 @@ class Training:
                 getattr(self, name).load_state_dict(saved[name])
         self.overflows = False
         self.model[2].weight.register_hook(self._spoil)
-        self.ddp = DistributedDataParallel(
-            self.model, bucket_cap_mb=0.001
-        )  # so small that it rebuilds its buckets
+        self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=0.001)  # it rebuilds its buckets
         attach(self.ddp, self.state)
 
     def _spoil(self, gradient: torch.Tensor) -> torch.Tensor:

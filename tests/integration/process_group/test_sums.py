@@ -52,9 +52,7 @@ def in_all_forms(rank: Any, reducers: list[str]) -> int:
     work = dist.all_reduce(one, group=group, async_op=True)
     assert work.wait() is True
     assert torch.equal(one, expected)
-    if is_too_old(
-        torch.__version__, WITH_BACKENDS
-    ):  # newer versions only expose wait and get_future of a Work
+    if is_too_old(torch.__version__, WITH_BACKENDS):  # newer versions only show wait and get_future
         assert work.is_completed()
         assert work.is_success()
         assert torch.equal(work.result()[0], expected)

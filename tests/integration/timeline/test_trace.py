@@ -335,9 +335,7 @@ def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve,
         if [len(part.spans) for part in parts] == [6, 6]:
             break
         time.sleep(0.05)
-    assert [part.job for part in parts] == [
-        job
-    ] * 2  # one file per process, the later one replacing the earlier
+    assert [part.job for part in parts] == [job] * 2  # one file per process; later ones replace earlier ones
     for part in parts:
         for span in part.spans:
             assert span.first_push <= span.published

@@ -1,6 +1,6 @@
-"""A reducer and workers for the conformance suite: in process, and behind each transport.
+"""A reducer and its workers for the conformance suite, in process and behind each transport.
 
-Nothing here sleeps: workers wait for frames, and time passes when a test says so.
+Nothing here sleeps: workers wait for frames, and time passes only when a test advances it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ P, L, G = Presence.PRESENT, Presence.LOST, Presence.LEFT
 
 
 def received_bytes(place):
-    """Return the payload bytes that have come for the present jobs of a place's reducer."""
+    """Return the payload bytes received for the present jobs of a place's reducer."""
     return sum(job.received_bytes for job in place.engine.status().jobs)
 
 
 class Recorder:
-    """A `Sink` that keeps what came, for a test that waits. Payloads may come anywhere."""
+    """A `Sink` that keeps what it received for a waiting test. It does not choose where payloads are stored."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue = asyncio.Queue()
@@ -77,7 +77,7 @@ class Recorder:
 
 
 class Arena(Recorder):
-    """A `ResultSink` that has every payload in memory of its own, between bytes that must stay as they are."""
+    """A `ResultSink` that places every payload in its own memory, between margins that must not change."""
 
     MARGIN = b"<margin>"
 
@@ -111,7 +111,7 @@ class Worker:
         self.instance = f"{job}{life}".ljust(16, ".").encode()
         self.nonce = f"{job}{life}{rank}".ljust(16, ".").encode()
         self.sink = place.recorder()
-        #: How the reducer sees ranks, by the frames that were taken.
+        #: The presence of each rank according to the frames taken so far.
         self.seen: dict[int, Presence] = {}
         self.stream: ReducerStream = place.deaf_stream() if is_deaf else place.endpoint().open(self.sink)
 
@@ -139,26 +139,26 @@ class Worker:
         return frame
 
     async def expect(self, kind):
-        """Return the next frame, which must be of this kind."""
+        """Return the next frame, which must be of the given kind."""
         frame = await self.frame()
         assert isinstance(frame, kind), f"{frame} instead of {kind.__name__}"
         return frame
 
     async def next(self, kind):
-        """Return the next frame of this kind; others in between are dropped."""
+        """Return the next frame of the given kind and drop the others before it."""
         while not isinstance(frame := await self.frame(), kind):
             pass
         return frame
 
     async def peers(self, *presences):
-        """Wait until the reducer has reported the ranks so, all together."""
+        """Wait until the ranks that the reducer has reported have exactly these presences."""
         while True:
             await self.next(Peers)
             if [self.seen[rank] for rank in sorted(self.seen)] == list(presences):
                 return
 
     async def welcome(self, **changes):
-        """Join; return what came with the welcome."""
+        """Join and return the Welcome."""
         self.join(**changes)
         return await self.expect(Welcome)
 
@@ -192,14 +192,14 @@ class Worker:
         self.send(Push(epoch, seq, chunk, collective, held, payload, crc32c))
 
     async def result(self, seq=0, chunk=0, dtype=np.float32):
-        """Return the values of the next result, which must be this one's."""
+        """Return the values of the next result, which must have this `seq` and `chunk`."""
         frame = await self.next(Result)
         assert (frame.seq, frame.chunk) == (seq, chunk)
         return np.frombuffer(frame.payload, dtype)
 
 
 class DeafSink:
-    """Takes no notice."""
+    """A sink that ignores everything."""
 
     def on_frame(self, frame): ...
 
@@ -207,7 +207,7 @@ class DeafSink:
 
 
 class DeafGrpcStream:
-    """A bare call that is written to and never read."""
+    """A bare call that is written to but never read."""
 
     def __init__(self, call) -> None:
         self._call = call
@@ -233,7 +233,7 @@ class DeafGrpcStream:
 
 
 class DeafTcpStream(DeafGrpcStream):
-    """A stream that moves to the data port, is written to, and never read after the answer to its key."""
+    """A stream that moves to the data port, is written to, and is never read after the answer to its key."""
 
     def __init__(self, call, host: str, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(call)
@@ -252,7 +252,7 @@ class DeafTcpStream(DeafGrpcStream):
 
 
 async def beside_a_deaf_rank(place: Place, credit_bytes: int) -> tuple[Worker, Worker]:
-    """Return a rank and one that never reads, in an epoch with chunks of 1 MiB that has started."""
+    """Return two ranks, the second of which never reads, in a started epoch with chunks of 1 MiB."""
     reader, deaf = place.worker(0), place.worker(1, is_deaf=True)
     deaf.join(credit_bytes=credit_bytes)
     await reader.welcome(credit_bytes=credit_bytes)
@@ -264,7 +264,7 @@ async def beside_a_deaf_rank(place: Place, credit_bytes: int) -> tuple[Worker, W
 
 
 async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
-    """Push with a rank that never reads, until its stream is ended; that must be before 64 MiB wait for it."""
+    """Push with a rank that never reads until its stream is ended, which must be before 64 MiB wait for it."""
     reader, deaf = await beside_a_deaf_rank(place, limits.MIB)
     for seq in range(64):
         for worker in (reader, deaf):
@@ -275,7 +275,7 @@ async def cut_off_a_deaf_rank(place: GrpcPlace) -> None:
 
 
 class DataConnection:
-    """A bare connection to a data port, for what a worker would never do."""
+    """A bare connection to a data port, to do what no worker would."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -284,7 +284,7 @@ class DataConnection:
     async def open(
         cls, host: str, port: int, key: bytes, tls: ssl.SSLContext | None = None
     ) -> DataConnection:
-        """Connect, show a key, wait for the answer, confirm it."""
+        """Connect, send a key, wait for the answer, and confirm it."""
         connection = await cls.dial(host, port, tls)
         await connection.write(tcp.PREAMBLE + key)
         assert await connection.reader.readexactly(len(tcp.PREAMBLE)) == tcp.PREAMBLE
@@ -309,7 +309,7 @@ class DataConnection:
             await self.write(tcp.control_header(data) + data)
 
     async def rest(self) -> bytes:
-        """Return what still comes; a reset counts as the end."""
+        """Return the remaining bytes; a reset counts as the end."""
         data = b""
         try:
             while more := await self.reader.read(1 << 16):
@@ -323,12 +323,12 @@ class DataConnection:
 
 
 class Place:
-    """A reducer, and the way to it that the suite is run for."""
+    """A reducer, and the transport over which the suite reaches it."""
 
-    #: What workers receive with.
+    #: The class of the workers' sinks.
     recorder: type[Recorder] = Recorder
 
-    #: Where the reducer says that it runs.
+    #: The place that the reducer reports.
     where = NOWHERE
 
     def __init__(self, memory_limit_bytes: int = 1 << 30) -> None:
@@ -346,15 +346,15 @@ class Place:
         return self.engine
 
     def contribution(self, payload: memoryview) -> memoryview:
-        """Return a payload where workers of this place have it."""
+        """Return a payload in the memory from which workers of this place push."""
         return payload
 
     def _clock(self) -> float:
-        self.stirred.set()  # the engine asks for the time with every event
+        self.stirred.set()  # the engine reads the clock on every event
         return self.now
 
     async def until(self, is_so) -> None:
-        """Wait for the reducer to come to a state."""
+        """Wait until `is_so` holds for the reducer."""
         while not is_so():
             self.stirred.clear()
             await self.stirred.wait()
@@ -364,16 +364,16 @@ class Place:
         self.engine.tick()
 
     def deaf_stream(self) -> ReducerStream:
-        """Open a stream from which nobody reads."""
+        """Open a stream that is never read."""
         return self.engine.open(DeafSink())
 
     def worker(self, rank=0, *, job="job", world_size=2, life="", is_deaf=False) -> Worker:
-        """Open a worker's stream; `life` tells a process from another one with the same job and rank."""
+        """Open a worker's stream; `life` distinguishes processes with the same job and rank."""
         self.workers.append(Worker(self, job, rank, world_size, life, is_deaf=is_deaf))
         return self.workers[-1]
 
     async def running(self, world_size=2, *, job="job", life="", credit=64 * CHUNK, **configuration):
-        """Return workers of a job that may push."""
+        """Return the workers of a job that has started."""
         workers = [self.worker(rank, job=job, world_size=world_size, life=life) for rank in range(world_size)]
         for worker in workers:
             await worker.welcome(credit_bytes=credit)
@@ -385,16 +385,16 @@ class Place:
 
 
 class GrpcPlace(Place):
-    """The engine behind a gRPC server on loopback; each worker has a connection of its own."""
+    """The engine behind a gRPC server on loopback; each worker has its own connection."""
 
     data_port: DataPort | None = None
     limits = Limits()
     tokens: TokenTable | None = None
     #: The reducer's credentials; None without TLS.
     certificates: Certificates | None = None
-    #: What workers show.
+    #: The credentials of the workers.
     access = OPEN
-    #: How often a call has asked the reducer to drain.
+    #: Number of calls that asked the reducer to drain.
     drains = 0
 
     async def start(self) -> None:
@@ -431,7 +431,7 @@ class GrpcPlace(Place):
         return self.endpoints[-1]
 
     def channel(self) -> grpc.aio.Channel:
-        """Return a connection of its own, as every worker has."""
+        """Return a new connection; every worker has its own."""
         options = [*NO_PROXY, ("grpc.use_local_subchannel_pool", 1)]
         self.channels.append(
             grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options)
@@ -441,7 +441,7 @@ class GrpcPlace(Place):
         return self.channels[-1]
 
     def call(self, metadata=()):
-        """Return a bare Session call that takes and gives bytes."""
+        """Return a bare Session call that sends and returns bytes."""
         return self.channel().stream_stream(METHOD)(metadata=metadata)
 
     def deaf_stream(self) -> ReducerStream:
@@ -450,11 +450,11 @@ class GrpcPlace(Place):
 
 
 class TcpPlace(GrpcPlace):
-    """The same with a data port, to which every stream moves."""
+    """A `GrpcPlace` with a data port, to which every stream moves."""
 
-    #: Whether a stream that cannot move ends.
+    #: Whether a stream that cannot move to the data port ends.
     is_required = True
-    #: Under what workers on the same host find the data port; empty: they do not.
+    #: The name by which workers on the same host find the data port; if empty, they cannot.
     local_name = b""
 
     async def start(self) -> None:
@@ -471,12 +471,12 @@ class TcpPlace(GrpcPlace):
         await super().stop()
 
     def way(self, way):
-        """Have something between workers and reducer that goes with the place."""
+        """Keep a relay or a bad port between workers and reducer, and cut it when the place stops."""
         self.ways.append(way)
         return way
 
     async def eventually(self, is_so) -> None:
-        """Let the loop run until something is so of which the engine hears nothing."""
+        """Let the loop run until `is_so` holds, for state changes that the engine does not see."""
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -497,7 +497,7 @@ def authority() -> Authority:
 
 
 class TlsPlace(TcpPlace):
-    """The same with TLS on both planes."""
+    """A `TcpPlace` with TLS on both planes."""
 
     async def start(self) -> None:
         self.certificates = Certificates(authority().files("127.0.0.1"))
@@ -506,7 +506,7 @@ class TlsPlace(TcpPlace):
 
 
 class SharedPlace(TcpPlace):
-    """The same with workers on the reducer's host: payloads lie in memory that both sides share."""
+    """A `TcpPlace` with workers on the reducer's host; payloads lie in memory that both sides share."""
 
     is_required = False
     where = model.Place(own_host())
@@ -529,12 +529,12 @@ class SharedPlace(TcpPlace):
 
 
 class SharedArenaPlace(SharedPlace):
-    """The same with workers that have a place for every payload."""
+    """A `SharedPlace` whose workers provide memory for every payload."""
 
     recorder = Arena
 
 
 class ArenaPlace(TcpPlace):
-    """The same with workers that have a place for every payload."""
+    """A `TcpPlace` whose workers provide memory for every payload."""
 
     recorder = Arena

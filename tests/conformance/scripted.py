@@ -1,4 +1,4 @@
-"""A reducer that says what a test wants, on both planes."""
+"""A reducer that sends what a test wants, on both planes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CREDIT = 1 << 20
 
 
 class ScriptedReducer:
-    """For one stream of one worker."""
+    """A reducer for one stream of one worker."""
 
     def __init__(self) -> None:
         self.reader: asyncio.StreamReader | None = None
@@ -46,16 +46,16 @@ class ScriptedReducer:
         self._said.put_nowait(wire.reducer_frame_to_wire(frame))
 
     def end_call(self) -> None:
-        """End the call after what was said, with status OK."""
+        """End the call with status OK, after the frames queued before."""
         self._said.put_nowait(None)
 
     def offer(self) -> None:
-        """Say a Welcome that offers our data port."""
+        """Send a Welcome that offers our data port."""
         port = self._listener.sockets[0].getsockname()[1]
         self.say(Welcome(bytes(16), CREDIT, port, bytes(limits.DATA_KEY_BYTES)))
 
     async def opened(self, sink) -> TcpStream:
-        """Open a stream that has confirmed its move; Moved is not said yet."""
+        """Open a stream that has confirmed its move; Moved is not sent yet."""
         stream = self.endpoint.open(sink)
         stream.send(Join("job", bytes(16), 0, 1, bytes(16), "host", 0, CREDIT))
         self.offer()
@@ -63,7 +63,7 @@ class ScriptedReducer:
         return stream
 
     async def moved(self, sink) -> TcpStream:
-        """Open a stream that goes on over TCP."""
+        """Open a stream that has moved to TCP."""
         stream = await self.opened(sink)
         self.say(Moved())
         return stream

@@ -1,4 +1,4 @@
-"""Faults of one stream end that stream, faults of a job end that job, and nobody else notices."""
+"""Faults of a stream end only that stream, and faults of a job end only that job."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from reduction.wire import checksum
 
 
 async def works(workers, seq):
-    """Let a job do one collective, to show that it is well."""
+    """Run one collective, to show that a job still works."""
     for worker in workers:
         worker.push(np.float32([1, 2]), seq)
     for worker in workers:
@@ -25,7 +25,7 @@ async def works(workers, seq):
 
 
 async def aborted(worker, error_class):
-    """Wait for the Abort, and for the end that follows it; return its text."""
+    """Wait for the Abort and the end that follows; return the message."""
     abort = await worker.next(Abort)
     assert abort.code == error_class.code
     assert await worker.sink.closed is not None
@@ -149,7 +149,7 @@ async def test_close_is_idempotent_and_later_frames_are_dropped(place):
 
 
 async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
-    # 8 MiB of results wait for the deaf rank, more than any buffer on the way takes.
+    # 8 MiB of results wait for the deaf rank, more than the buffers on the way can hold.
     mib = 1 << 20
     reader, deaf = await beside_a_deaf_rank(place, 2 * mib)
     others = await place.running(job="others")

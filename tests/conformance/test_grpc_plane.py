@@ -1,4 +1,4 @@
-"""What only the gRPC plane has: bytes that are no frames, statuses, limits, health, and a server that goes away."""
+"""Behaviour specific to the gRPC plane: malformed frames, statuses, limits, health, and a server that disappears."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +31,7 @@ async def works(workers, seq=0):
 
 
 async def ending(call):
-    """Read a call that fails to its end; return the last frame and the error."""
+    """Read a call that ends with an error; return the last frame and the error."""
     last = None
     while True:
         try:
@@ -40,7 +40,7 @@ async def ending(call):
             return last, error
 
 
-# ---- a worker that sends what it must not ----
+# ---- a worker that sends malformed or oversized frames ----
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x1a\x05abcde", bytes(1000)])
@@ -96,7 +96,7 @@ async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(grpc_place):
     await cut_off_a_deaf_rank(grpc_place)
 
 
-# ---- a reducer that is not there, or goes away, or is none ----
+# ---- a reducer that is absent, stops, or is not a reducer ----
 
 
 async def test_an_address_where_nobody_listens(grpc_place):
@@ -109,7 +109,7 @@ async def test_an_address_where_nobody_listens(grpc_place):
 
 
 async def test_a_dial_that_fails_is_not_called_absent_and_says_why():
-    """At a metrics port, for example, and with a host name that is wrong."""
+    """Cover an address that is not a reducer's, such as a metrics port, and a wrong host name."""
     port = StrangePort(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     reasons = {
         f"127.0.0.1:{port.port}": "something answers there, but it is not a reducer",

@@ -1,4 +1,4 @@
-"""Who may open a stream, and what the others hear of it."""
+"""Who may open a stream, and what the other ranks learn of it."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from reduction.model import (
 
 
 async def refusal(worker, error_class):
-    """Wait for the Abort that ends the worker's stream; return its text."""
+    """Wait for the Abort that ends the worker's stream; return its message."""
     abort = await worker.next(Abort)
     assert abort.code == error_class.code
     assert await worker.sink.closed is not None

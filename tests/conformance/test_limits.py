@@ -1,4 +1,4 @@
-"""What a server takes at a time: what is past a limit is refused with its value, and the others are served."""
+"""Limits of a server: a request beyond a limit is refused with the limit's value, and the others are served."""
 
 import asyncio
 
@@ -71,7 +71,7 @@ async def works(workers, seq=0):
 
 
 async def refusal(worker):
-    """Wait for the Abort that ends the worker's stream; return its text."""
+    """Join, and wait for the Abort that ends the worker's stream; return its message."""
     worker.join()
     abort = await worker.next(Abort)
     assert abort.code == ResourceExhausted.code
@@ -80,7 +80,7 @@ async def refusal(worker):
 
 
 async def silent(place, count):
-    """Return calls whose Join the server waits for, and that have sent nothing."""
+    """Return calls that have sent nothing and whose Join the server is waiting for."""
     calls = [place.call() for _ in range(count)]
     while place.server._turns.free > place.limits.strangers - count:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def silent(place, count):
 
 
 async def late(place, job="late"):
-    """Have a rank wait for its turn."""
+    """Return a rank that is waiting for its turn."""
     before = place.server._turns._waiting
     worker = place.worker(0, job=job, world_size=1)
     worker.join()
@@ -98,7 +98,7 @@ async def late(place, job="late"):
 
 
 async def lost_turn(call):
-    """Return why a call ended that is no stream: without an Abort, so that a worker takes it for a lost stream."""
+    """Return why a call that never became a stream ended. It has no Abort, so a worker treats it as a lost stream."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -239,7 +239,7 @@ async def test_one_stream_too_many_on_one_connection_waits(grpc_place):
 
     calls = [await welcomed(join) for join in joins[:-1]]
     last = asyncio.create_task(welcomed(joins[-1]))
-    # Another connection's answer comes after what the first one could have got.
+    # Another connection's answer arrives after the last call could have been answered.
     await grpc_place.worker(0, job="elsewhere", world_size=1).welcome()
     assert len(grpc_place.engine.jobs.by_name) == STREAMS_PER_CONNECTION_MAX + 1
     assert not last.done()

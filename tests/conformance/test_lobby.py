@@ -1,4 +1,4 @@
-"""The lobby over gRPC: who comes, says something, goes; tokens; and what a reducer does not take."""
+"""The lobby over gRPC: workers that enter, speak, and leave; tokens; and requests that a reducer refuses."""
 
 import asyncio
 import contextlib
@@ -36,14 +36,14 @@ def by_nonce(data):
 
 
 async def hear(call, wanted):
-    """Read until this is what the lobby says to a worker that wants all entries."""
+    """Read until the lobby reports the wanted entries to a worker that takes all entries."""
     async with asyncio.timeout(10):
         while (heard := by_nonce(await call.read())) != wanted:
             assert len(heard) <= len(wanted)
 
 
 async def hear_news(call):
-    """Read what belongs together."""
+    """Return the entries of one update, which may span several messages."""
     async with asyncio.timeout(10):
         entries = []
         while True:
@@ -55,7 +55,7 @@ async def hear_news(call):
 
 
 async def error_of(call):
-    """Read a call to its end, which is an error."""
+    """Read a call until it ends with an error, and return the error."""
     while True:
         try:
             assert await call.read() is not grpc.aio.EOF

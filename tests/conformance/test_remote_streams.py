@@ -1,4 +1,4 @@
-"""What every stream over a network must be able to do: the whole of `RemoteStream` and `RemoteEndpoint`."""
+"""What every stream over a network must do: the whole of `RemoteStream` and `RemoteEndpoint`."""
 
 import os
 

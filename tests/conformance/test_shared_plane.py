@@ -1,4 +1,4 @@
-"""What only memory that is shared has: what a lying peer sends, results that are still being read, falling back."""
+"""Behaviour specific to shared memory: a lying peer, results that are still being read, and falling back."""
 
 import array
 import asyncio
@@ -66,13 +66,13 @@ async def test_a_region_that_has_ended_is_forgotten_by_the_peer(shared_place):
 
 
 class Liar:
-    """A rank that has moved to the UNIX socket, and sends what it is told to."""
+    """A rank that has moved to the UNIX socket and sends whatever a test asks for."""
 
     def __init__(self, place):
         self.place = place
 
     async def moved(self):
-        """Join as rank 1, move, and say Hello."""
+        """Join as rank 1, move, and send Hello."""
         place = self.place
         self.call = place.call()
         self.worker = place.worker(1, is_deaf=True)
@@ -165,7 +165,7 @@ async def test_on_tcp_nothing_is_shared(tcp_place):
 
 
 async def test_memory_that_is_being_read_is_not_used_again(shared_place):
-    """A rank whose stream ends may still be copying a result."""
+    """Close a stream whose rank may still be copying a result."""
     pool = shared_place.engine.pool
     workers = await shared_place.running(credit=64 << 20, chunk_bytes=1 << 20)
     stopped = workers[1].stream
@@ -221,7 +221,7 @@ async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
         await cut.welcome()
         assert await cut.sink.closed is not None
     with socket.socket(socket.AF_UNIX) as thief, pytest.raises(OSError, match="Address already in use"):
-        thief.bind(local_socket(shared_place.engine.jobs.incarnation))  # workers would show it their keys
+        thief.bind(local_socket(shared_place.engine.jobs.incarnation))  # workers would send it their keys
     await shared_place.eventually(lambda: bool(unshared_s) == bool(shared_place.data_port._unshared))
     for job, is_shared in (("job", not unshared_s), ("other", True)):
         workers = await shared_place.running(job=job)

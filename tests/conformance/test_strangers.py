@@ -1,4 +1,4 @@
-"""Who may not join costs nothing: refused before its first frame is read, and nothing of it is kept."""
+"""Unauthorised peers cost nothing: they are refused before their first frame is read, and leave nothing behind."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from reducer.transports.grpc_server import Limits
 from reducer.transports.outbox import Outbox
 
 TOKENS = TokenTable({"job": "t0ken" * 8, "other": "an0ther" * 6})
-#: As large as a frame may be, but no Join.
+#: The largest permitted frame, but not a Join.
 LARGE = wire.worker_frame_to_wire(
     Push(
         1,
@@ -44,7 +44,7 @@ def impatient():
 
 
 async def end_of(call):
-    """Read a call to its end, which is an error."""
+    """Read a call until it ends with an error, and return the error."""
     while True:
         try:
             assert await call.read() is not grpc.aio.EOF
@@ -95,25 +95,25 @@ async def test_the_token_of_the_job_opens_it(guarded):
     call.cancel()
 
 
-# ---- what is left ----
+# ---- what a refused call leaves behind ----
 
 
 async def malformed(place):
-    """Send what is no frame."""
+    """Send bytes that are not a frame."""
     call = place.call()
     await call.write(b"\xff" * 100_000)
     assert (await end_of(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def no_join(place):
-    """Send a frame that is no Join."""
+    """Send a frame that is not a Join."""
     call = place.call()
     await call.write(wire.worker_frame_to_wire(Goodbye(0, 0)))
     assert (await end_of(call)).code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def too_long(place):
-    """Send a frame that is as long as a Push may be."""
+    """Send a frame as long as the longest permitted Push."""
     call = place.call()
     await call.write(LARGE)
     error = await end_of(call)
@@ -123,7 +123,7 @@ async def too_long(place):
 
 
 async def damaged(place):
-    """Join, and send what is no frame."""
+    """Join, then send bytes that are not a frame."""
     worker = place.worker(0, world_size=1)
     await worker.welcome()
     call = worker.stream._call
@@ -132,12 +132,12 @@ async def damaged(place):
 
 
 async def silent(place):
-    """Send nothing, until the turn is over."""
+    """Send nothing until the turn is over."""
     await end_of(place.call())
 
 
 async def gone(place):
-    """Leave while the Join is waited for, and while the turn is."""
+    """Disconnect one call while the reducer waits for its Join, and another that waits for its turn."""
     calls = [place.call(), place.call()]
     while place.server._turns._waiting == 0:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -165,7 +165,7 @@ async def test_a_refused_call_leaves_nothing_for_the_garbage_collector(impatient
 
     monkeypatch.setattr(Outbox, "__init__", note)
     gc.collect()
-    gc.freeze()  # what an earlier test has left may become garbage any moment, and is not meant here
+    gc.freeze()  # objects left by an earlier test may become garbage at any moment, and are not meant here
     gc.disable()
     try:
         await what(impatient)
@@ -185,6 +185,6 @@ async def test_a_refused_call_leaves_nothing_for_the_garbage_collector(impatient
 
 
 def is_of_reducer(thing):
-    """Whether it is an object of the reducer's, or a frame of its code."""
+    """Return whether `thing` is an object of the reducer or a frame of its code."""
     code = getattr(getattr(thing, "f_code", None), "co_filename", "")
     return type(thing).__module__.startswith("reducer.") or "/reducer/" in code

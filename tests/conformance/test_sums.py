@@ -1,4 +1,4 @@
-"""Collectives through an endpoint: the right bits, in the order of the pushes, for every job its own."""
+"""Collectives through an endpoint: exact bits, results in the order of the pushes, and isolated jobs."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from reduction.model import Ack, Configure, DType, Goodbye, Minimum, ReduceOp, S
 
 
 def ramp(rank, count=256):
-    """A contribution with values whose sum shows each rank."""
+    """Return a contribution whose sum shows which ranks are in it."""
     return np.arange(count, dtype=np.float32) + np.float32(1000 * 10**rank)
 
 

@@ -1,4 +1,4 @@
-"""What only the TCP plane has: moving there, staying away, bytes that are no messages, halves that end alone."""
+"""Behaviour specific to the TCP plane: moving to it, falling back, malformed bytes, and half-closed streams."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ async def test_auto_goes_on_over_grpc_and_tries_again(tcp_place, kind, monkeypat
         assert text.endswith("continuing over gRPC, which costs more CPU, and trying again")
     if kind != "closed":
         await tcp_place.eventually(lambda: bad.count > 4)
-    # A later stream of the same endpoint does not wait for it.
+    # A later stream of the same endpoint does not wait for the data port.
     monkeypatch.setattr(tcp_client, "DIAL_S", 60.0)
     endpoint = tcp_place.endpoints[1]
     tcp_place.endpoint = lambda: endpoint
@@ -169,7 +169,7 @@ async def test_the_second_address_of_a_name_is_tried_too(tcp_place, monkeypatch)
 
 
 async def test_an_answer_that_comes_after_the_worker_gave_up(tcp_place, monkeypatch):
-    # The reducer let it in, and the worker goes on over gRPC: neither may take that for an error.
+    # The reducer let the connection in, but the worker continues over gRPC. Neither may treat that as an error.
     monkeypatch.setattr(tcp_client, "DIAL_S", 0.05)
     monkeypatch.setattr(tcp_client, "REDIAL_S", (60.0,))
     tcp_place.is_required = False
@@ -188,7 +188,7 @@ async def test_an_answer_that_comes_after_the_worker_gave_up(tcp_place, monkeypa
 async def test_a_stream_moves_later_when_the_data_port_can_be_reached(
     tcp_place, monkeypatch, caplog, deaf_dials
 ):
-    """One slow dial must not cost the rest of a job: it moves in the middle of collectives, which all are right."""
+    """A slow dial must not cost the rest of a job: streams move during collectives, and all sums are right."""
     monkeypatch.setattr(tcp_client, "DIAL_S", 0.2)
     monkeypatch.setattr(tcp_client, "REDIAL_S", (0.01,))
     tcp_place.is_required = False
@@ -233,7 +233,7 @@ async def test_a_stream_that_ends_is_not_dialled_for_any_more(tcp_place, monkeyp
 
 
 async def test_every_frame_after_the_welcome_may_come_on_either_side_of_the_move(tcp_place):
-    # Many joins make many reports while streams move one after the other; none is lost, doubled or out of order.
+    # Many joins cause many reports while streams move one after another. None may be lost, doubled or reordered.
     workers = [tcp_place.worker(rank, world_size=16) for rank in range(16)]
     for worker in workers:
         worker.join()
@@ -261,7 +261,7 @@ async def test_one_endpoint_may_have_several_streams(tcp_place):
 
 
 async def moved_by_hand(place, *, world_size=1):
-    """Return a bare call and a bare data connection of a rank that has moved, and what its reducer said."""
+    """Return the bare call and data connection of a rank that has moved, and the Welcome it got."""
     call = place.call()
     await call.write(
         wire.worker_frame_to_wire(Join("hand", bytes(16), 0, world_size, bytes(16), "", 0, CHUNK))
@@ -317,7 +317,7 @@ async def test_moved_on_a_call_without_an_offer(grpc_place):
 
 
 async def test_the_connection_is_read_when_the_call_has_said_its_last(tcp_place):
-    """What the worker sent on the call comes first, however late it is."""
+    """Frames that the worker sent on the call come first, however late they arrive."""
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     welcome = wire.reducer_frame_from_wire(await call.read())
@@ -342,7 +342,7 @@ async def test_a_key_opens_one_connection(tcp_place, caplog):
     await second.write(tcp.PREAMBLE + welcome.data_key)
     assert await second.rest() == b""
     assert "its key matches no open offer" in caplog.text
-    # The first one is as it was.
+    # The first connection is unaffected.
     data = wire.worker_frame_to_wire(Goodbye(0, 0))
     await connection.write(tcp.control_header(data) + data)
     await connection.rest()
@@ -411,7 +411,7 @@ async def test_the_right_beginning_of_a_key_is_not_enough(tcp_place, caplog):
     assert await connection.rest() == b""
     assert "its key matches no open offer" in caplog.text
     connection.close()
-    # Nor does it use up the offer.
+    # A wrong key does not use up the offer either.
     (await DataConnection.open("127.0.0.1", welcome.data_port, welcome.data_key)).close()
 
 
@@ -460,13 +460,13 @@ async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, capl
     port, listener = tcp_place.data_port, tcp_place.data_port._listeners[0]
 
     class Exhausted:
-        """The listener, for as long as there are no descriptors."""
+        """The listener while no descriptors are available."""
 
         def fileno(self):
             return listener.fileno()
 
         def accept(self):
-            port._listeners[0] = listener  # as if there were some again
+            port._listeners[0] = listener  # as if descriptors were available again
             pause = port._resume
             port._resume = lambda _: pause(listener)
             raise OSError(24, "Too many open files")
@@ -569,7 +569,7 @@ async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
     for worker in (zero, one):
         for seq in range(2):
             worker.push(np.ones(MIB // 4, np.float32), seq, numel=MIB)
-        # Or the other rank's error comes before this one's pushes, and there is no result.
+        # Otherwise the other rank's error could arrive before this rank's pushes, and there would be no result.
         await tcp_place.eventually(
             lambda least=(worker.rank + 1) * 2 * MIB: received_bytes(tcp_place) >= least
         )

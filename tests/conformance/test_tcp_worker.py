@@ -1,4 +1,4 @@
-"""The worker's side of the TCP plane, before a reducer that does what ours would not."""
+"""The worker's side of the TCP plane, tested with a reducer that does what ours would not."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ def control(frame):
 
 @pytest.fixture
 def no_linger(monkeypatch):
-    """What ends only because a timer does, does not end."""
+    """Keep the linger timer from ending anything."""
     monkeypatch.setattr(tcp_client, "LINGER_S", LONG_S)
 
 
@@ -62,7 +62,7 @@ async def test_what_comes_on_the_call_before_moved_comes_first():
 
 
 async def test_a_frame_on_the_call_after_moved_is_taken_too():
-    # That is how the reason for the end of the connection comes.
+    # The reason why a connection ended arrives this way.
     async with ScriptedReducer() as reducer:
         sink = Recorder()
         await reducer.moved(sink)
@@ -88,7 +88,7 @@ async def test_frames_sent_while_dialling_go_out_first_and_in_order():
         assert await reducer.reader.readexactly(len(expected)) == expected
 
 
-# ---- what a reducer must not send ----
+# ---- messages that no reducer sends ----
 
 BAD = {
     "another kind": (tcp.pack_header(9, *[0] * 11), "a message of kind 9"),
@@ -116,7 +116,7 @@ async def test_a_bad_message_ends_the_stream_with_a_typed_error(name):
         reducer.writer.write(control(Minimum(1)) + data + control(Minimum(2)))
         assert type(await sink.frames.get()) is Welcome
         assert await sink.frames.get() == Minimum(1)
-        # The worker has ended its half of the call; the reducer, as ours does, ends the rest.
+        # The worker has ended its half of the call; the reducer ends the other half, as ours does.
         reducer.end_call()
         error = await sink.closed
         assert type(error) is (DataCorrupted if name == "a damaged frame" else MalformedFrame)
@@ -154,7 +154,7 @@ async def test_a_second_welcome_moves_nothing():
 
 
 async def half_a_result(reducer, sink):
-    """Open a stream on which 50 of 100 bytes of a result have been placed; return it and their memory."""
+    """Open a stream on which 50 of 100 bytes of a result have been placed; return it and the memory of the result."""
     stream = await reducer.moved(sink)
     reducer.writer.write(message(0, b"x" * 50 + b"y" * 50)[: tcp.HEADER_BYTES + 50])
     while sink._arriving is None or bytes(sink._arriving[1][:50]) != b"x" * 50:  # noqa: ASYNC110
@@ -164,7 +164,7 @@ async def half_a_result(reducer, sink):
 
 @pytest.mark.parametrize("how", ["close", "divert"])
 async def test_memory_that_the_sink_takes_back_is_left_alone(how):
-    # It may be another collective's result by then, and the link may have another stream.
+    # By then it may hold the result of another collective, and the link may have another stream.
     async with ScriptedReducer() as reducer:
         sink = Arena()
         stream, memory = await half_a_result(reducer, sink)
@@ -194,7 +194,7 @@ async def test_nothing_is_placed_after_close():
         assert bytes((await sink.frames.get()).payload) == b"not placed"
 
 
-# ---- ends; timers would come too late ----
+# ---- ends that must not need a timer ----
 
 
 @pytest.mark.usefixtures("no_linger")

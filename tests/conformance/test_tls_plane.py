@@ -1,4 +1,4 @@
-"""What only a data port with TLS must do: nothing goes in clear, and nobody but the call's peer gets in."""
+"""Behaviour specific to a data port with TLS: nothing is sent in clear, and only the call's peer is let in."""
 
 import asyncio
 import ssl
@@ -33,7 +33,7 @@ def certificate_of(files: TlsFiles) -> bytes:
 
 
 async def answer(place, key, context):
-    """Show a key on a connection of this context; return what came back before the end."""
+    """Send a key on a connection with this TLS context; return the bytes received before the end."""
     try:
         connection = await DataConnection.dial("127.0.0.1", place.data_port.port, context)
         await connection.write(tcp.PREAMBLE + key)
@@ -55,7 +55,7 @@ async def test_a_key_opens_nothing_for_another_certificate(tls_place, caplog):
     key = tls_place.data_port.offer(attach, certificate_of(ours))
     assert await answer(tls_place, key, other.client_context()) == b""
     assert "its certificate is not that of the call that was offered the key" in caplog.messages[-1]
-    # The offer still stands for the one to whom it was made.
+    # The offer still stands for the peer to which it was made.
     connection = await DataConnection.open("127.0.0.1", tls_place.data_port.port, key, ours.client_context())
     await attached.wait()
     connection.close()
@@ -78,7 +78,7 @@ async def test_who_shows_no_certificate_of_the_ca_gets_no_answer(tls_place, tmp_
 
 
 class ClearPort(TlsPlace):
-    """Offers a port that does not speak TLS."""
+    """A place that offers a port that does not speak TLS."""
 
     async def start(self):
         await super().start()

@@ -1,8 +1,9 @@
-"""Fuzz what takes bytes from other machines: `python -m tests.fuzz --minutes 10`. Needs the extra `fuzz`.
+"""Fuzz the code that parses bytes from other machines: `python -m tests.fuzz --minutes 10`. Needs the extra `fuzz`.
 
-Every target runs for its share of the time in a process of its own, guided by coverage, from the kept corpus. A
-failing input is saved under tests/fuzz/findings, with the command that runs it again. `--keep` adds what was new to
-the corpus, `--minimise` first drops whatever others cover. pytest replays the corpus without any of this.
+Every target runs for its share of the time in its own process, guided by coverage and starting from the kept corpus. A
+failing input is saved under tests/fuzz/findings, with the command that replays it. `--keep` adds inputs with new
+coverage to the corpus; `--minimise` first drops inputs that others cover. pytest replays the corpus without any of
+this.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NAMES = (
 )
 TIMEOUT_S = 25
 RSS_LIMIT_MB = 2048
-#: Longer inputs are not kept: all together must stay below 300 KB.
+#: Longer inputs are not kept, since the whole corpus must stay below 300 KB.
 KEPT_BYTES_MAX = 3500
 
 
@@ -68,7 +69,7 @@ def main() -> int:
 
 
 def _fuzz(name: str, seconds: int, seed: int, keeps: bool, minimises: bool) -> bool:
-    """Fuzz one target; return whether nothing was found."""
+    """Fuzz one target; return whether there were no findings."""
     findings = HERE / "findings"
     findings.mkdir(exist_ok=True)
     kept = HERE / "corpus" / name
@@ -92,7 +93,7 @@ def _fuzz(name: str, seconds: int, seed: int, keeps: bool, minimises: bool) -> b
 
 
 def _merge(name: str, kept: Path, found: Path, is_from_scratch: bool) -> None:
-    """Add to `kept` the inputs of `found` that cover what nothing there does; from scratch: the fewest of both."""
+    """Add inputs of `found` with new coverage to `kept`; from scratch, keep the fewest of both that cover all."""
     before = len(list(kept.iterdir()))
     with tempfile.TemporaryDirectory() as scratch:
         into = Path(scratch) / "corpus" if is_from_scratch else kept
@@ -116,7 +117,7 @@ def _merge(name: str, kept: Path, found: Path, is_from_scratch: bool) -> None:
 
 
 def _child(name: str, arguments: list[str]) -> tuple[int, str]:
-    """Run the engine on a target in a process of its own; return its exit code and what it said."""
+    """Run the engine on a target in its own process; return its exit code and its output."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join((str(ROOT / "proto"), str(ROOT), str(HERE.parent))),
         "PYTHONHASHSEED": "0",
@@ -129,7 +130,7 @@ def _child(name: str, arguments: list[str]) -> tuple[int, str]:
 
 
 def _summary(text: str) -> str:
-    """Return executions and coverage, at the beginning and at the end, from the engine's own words."""
+    """Return the executions, and the coverage at the start and at the end, from the engine's output."""
     lines = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text)
     runs = re.search(r"stat::number_of_executed_units: (\d+)", text)
     if not lines:

@@ -1,4 +1,4 @@
-"""What makes a fuzz target fail beside an exception of its own: what the code has caught and logged as its bug."""
+"""Failures of a fuzz target other than an uncaught exception: bugs that the code has caught and logged."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-#: What takes longer hangs. A guard, not a measurement.
+#: A longer run counts as a hang. This is a guard, not a measurement.
 HANG_S = 20.0
 
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def run(target: Coroutine[Any, Any, None]) -> None:
-    """Run on a loop that is kept: a new one for each input costs more than the input.
+    """Run on a loop that is reused, since a new loop costs more than an input.
 
     Raises:
         AssertionError: a callback or task of the loop has raised.
@@ -27,12 +27,12 @@ def run(target: Coroutine[Any, Any, None]) -> None:
     try:
         _loop.run_until_complete(target)
     finally:
-        if raised:  # first: what hangs may only be what follows
+        if raised:  # before a hang, which may only be a consequence
             raise AssertionError(raised[0]["message"]) from raised[0].get("exception")
 
 
 class Bugs(logging.Handler):
-    """Collects exceptions that a package logs. Silences it otherwise: most of what fuzzing does deserves a warning."""
+    """Collects exceptions that a package logs, and silences its other records: most fuzzed inputs cause a warning."""
 
     def __init__(self, package: str) -> None:
         super().__init__(logging.ERROR)
@@ -56,6 +56,6 @@ class Bugs(logging.Handler):
         self._logger.propagate = self._propagates
 
     def raise_first(self) -> None:
-        """Raise AssertionError if there was one, with its cause."""
+        """Raise AssertionError with the cause of the first exception, if there was one."""
         for record in self._found:
             raise AssertionError(record.getMessage()) from (record.exc_info or (None, None))[1]

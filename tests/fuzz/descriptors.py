@@ -1,4 +1,4 @@
-"""Descriptors that a process of the same host may send: a good region, and what is none."""
+"""Descriptors that a process on the same host may send: a valid region, and invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from fuzz.scripts import Record
 
-#: Operation of a script's record: its bytes go with the descriptor that its argument chooses.
+#: Operation of a script's record whose bytes go with the descriptor that its argument chooses.
 WITH_DESCRIPTOR = 7
 REGION_BYTES = 1 << 14
 _F_ADD_SEALS = 1033
@@ -32,7 +32,7 @@ def _file(nbytes: int, seals: int) -> int:
 
 @functools.cache
 def _choices() -> tuple[tuple[int, ...], ...]:
-    """What comes with one message: a region, one that may shrink, an empty one, a huge one, a pipe, several."""
+    """Return the choices for one message: a region, one that may shrink, an empty one, a huge one, a pipe, several."""
     region = _file(REGION_BYTES, _SEALS)
     others = _file(REGION_BYTES, 0), _file(0, _SEALS), _file(1 << 50, _SEALS), os.pipe()[0]
     return ((region,), *((other,) for other in others), (region, region), (region,) * 40)
@@ -54,19 +54,19 @@ async def send(sock: socket.socket, record: Record) -> None:
 
 @contextmanager
 def nothing_stays() -> Iterator[None]:
-    """Check that the body leaves no descriptor open. A mapping of a region is one too, as Python makes it."""
+    """Check that the body leaves no descriptor open. In Python, a mapping of a region holds a descriptor too."""
     _choices()
     before = _open()
     yield
     if _open() > before:
-        gc.collect()  # what an exception's traceback has kept
+        gc.collect()  # drops what an exception's traceback has kept
     assert _open() <= before, "a descriptor, or a region, has stayed"
 
 
 def _open() -> int:
-    """Return how many descriptors of what we send this process has."""
+    """Return how many descriptors of the kinds that we send are open in this process."""
     count = 0
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the listing's own
+        with suppress(OSError):  # the descriptor of the listing itself
             count += os.readlink(f"/proc/self/fd/{name}").startswith(("/memfd:fuzz", "pipe:"))
     return count

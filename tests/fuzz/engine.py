@@ -1,7 +1,7 @@
-"""One target under atheris (libFuzzer), in a process of its own: `python -m fuzz.engine TARGET [libFuzzer options]`.
+"""One target under atheris (libFuzzer), in its own process: `python -m fuzz.engine TARGET [libFuzzer options]`.
 
-Started by `python -m tests.fuzz`. The code under test is instrumented while it is imported, so nothing of it may be
-imported before.
+Started by `python -m tests.fuzz`. The code under test is instrumented while it is imported, so none of it may be
+imported earlier.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fuzz.mutate import mutate
 
 
 def main() -> None:
-    """Never returns: libFuzzer ends the process."""
+    """Run the fuzzer. It never returns: libFuzzer ends the process."""
     name, *options = sys.argv[1:]
     target = TARGETS[name]
 
@@ -27,7 +27,7 @@ def main() -> None:
     def test_one_input(data: bytes) -> None:
         target.run(data)
 
-    # libFuzzer starts itself again, by this name, to merge.
+    # To merge, libFuzzer starts itself again under this name.
     program = f"{sys.executable} -m fuzz.engine {name}"
     atheris.Setup([program, f"-max_len={target.longest}", *options], test_one_input, custom_mutator=mutator)
     atheris.Fuzz()

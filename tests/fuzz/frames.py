@@ -1,6 +1,6 @@
-"""Frames that meet: few ids, few sizes, so that what one stream says concerns what another one said.
+"""Frames with few ids and few sizes, so that the frames of one stream concern those of another.
 
-They are the seeds that fuzzing starts from, and what mutation takes its values from.
+They are the seeds of the fuzzing, and mutation takes its values from them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ALONE = Configuration(LIFE, 1, CHUNK, MEMBERS[:1])
 
 _HALF = Collective(ReduceOp.AVG, DType.BFLOAT16, 8, 9)
 PEERS = tuple(Peer(rank, NONCES[rank], f"h{rank}", Presence.PRESENT) for rank in (0, 1))
-#: Where a rank and a reducer are, which the others are not.
+#: The place of one rank and one reducer; the others have none.
 HERE = Place(bytes(15) + b"h", 1000)
 _GONE = Peer(1, NONCES[1], "h1", Presence.LOST)
 _LEFT = Peer(1, NONCES[1], "h1", Presence.LEFT)
@@ -147,7 +147,7 @@ REDUCER_FRAMES: tuple[ReducerFrame, ...] = (
     Abort(4, "busy"),
     Abort(12, "rank 1 is gone"),
 )
-#: What two workers of an elastic job say.
+#: What two workers of an elastic job report in the lobby.
 _GENERATION = Generation(2, "id", (Worker(0, "00" * 16), Worker(1, "11" * 16)), (Worker(1, "11" * 16),))
 _SAID = (
     Said(Worker(0, "00" * 16), "host0", "settings", 1, proposal=_GENERATION, count=3),
@@ -197,14 +197,14 @@ STATUS = ReducerStatus(
 
 
 def to_wire(frame: WorkerFrame | ReducerFrame) -> bytes:
-    """Encode a frame of either side; an Abort as one of the reducer's."""
+    """Encode a frame of either side; an Abort is encoded as the reducer's."""
     if isinstance(frame, (Join, Hello, Push, Ack, Goodbye)):
         return wire.worker_frame_to_wire(frame)
     return wire.reducer_frame_to_wire(frame)
 
 
 def message(frame: WorkerFrame | ReducerFrame) -> bytes:
-    """Return a frame as it goes over the TCP plane."""
+    """Return a frame as it is sent on the TCP plane."""
     if isinstance(frame, Push):
         return tcp.push_header(frame) + frame.payload
     if isinstance(frame, Result):
@@ -219,7 +219,7 @@ REDUCER_BYTES = tuple(map(wire.reducer_frame_to_wire, REDUCER_FRAMES))
 
 @contextmanager
 def believed_headers() -> Iterator[None]:
-    """Have headers and control frames of the TCP plane taken for undamaged: no mutation would fit their checksums."""
+    """Treat headers and control frames of the TCP plane as undamaged, since mutated ones have wrong checksums."""
     checked = connection.parse_header
 
     def believed(data: bytes | memoryview) -> tcp.Header:

@@ -1,6 +1,6 @@
-"""Mutation that keeps structure: fields of frames and records of scripts, where bytes alone would only break them.
+"""Mutation that keeps structure: it changes fields of frames and records of scripts; changed bytes mostly break them.
 
-Half of the time the fuzzing engine's own mutation of bytes does the work, so nothing is out of reach.
+In a fraction of the cases the fuzzing engine mutates the bytes itself, so every input remains reachable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from reduction.v1 import reduction_pb2 as pb
 
-#: (data, longest) -> data: the engine's own.
+#: (data, longest) -> data: the engine's own mutation.
 ByBytes = Callable[[bytes, int], bytes]
 
 _REALS = (0.0, 0.5, 1e300, math.inf, math.nan)

@@ -1,4 +1,4 @@
-"""Bytes to frames: only MalformedFrame, and what is accepted means the same to the generated classes."""
+"""Bytes to frames: errors must be MalformedFrame, and accepted bytes must mean the same to the generated classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_plugin.elastic.membership.entries import merge, said_from_entry
 
 
 def worker_frame(data: bytes) -> None:
-    """What a worker sent, as on the gRPC call and in a control message of the TCP plane."""
+    """Parse a worker's bytes, as on the gRPC call and in a control message of the TCP plane."""
     frame = _there_and_back(wire.worker_frame_from_wire, wire.worker_frame_to_wire, data)
     if isinstance(frame, model.Push):
         push = pb.WorkerFrame.FromString(data).push
@@ -21,7 +21,7 @@ def worker_frame(data: bytes) -> None:
 
 
 def reducer_frame(data: bytes) -> None:
-    """What a reducer sent."""
+    """Parse a reducer's bytes."""
     frame = _there_and_back(wire.reducer_frame_from_wire, wire.reducer_frame_to_wire, data)
     if isinstance(frame, model.Result):
         result = pb.ReducerFrame.FromString(data).result
@@ -29,7 +29,7 @@ def reducer_frame(data: bytes) -> None:
 
 
 def status(data: bytes) -> None:
-    """The answer of a Status call, which `reducer status` reads."""
+    """Parse the response of a Status call, which `reducer status` reads."""
     answer = _decoded(wire.status_from_wire, data)
     if answer is not None:
         # Encoded, because an uptime of NaN is not equal to itself.
@@ -38,12 +38,12 @@ def status(data: bytes) -> None:
 
 
 def lobby_request(data: bytes) -> None:
-    """What a worker of an elastic job says to a reducer."""
+    """Parse what a worker of an elastic job sends to a reducer."""
     _there_and_back(wire.lobby_request_from_wire, wire.lobby_request_to_wire, data)
 
 
 def lobby_response(data: bytes) -> None:
-    """What a reducer says to a worker of an elastic job, and what other workers have said in it."""
+    """Parse what a reducer sends to a worker of an elastic job, and the entries of other workers in it."""
     news = _there_and_back(wire.lobby_response_from_wire, wire.lobby_response_to_wire, data)
     heard, _ = merge([news.entries if isinstance(news, model.LobbyNews) else ()])
     for said in heard.values():
@@ -51,14 +51,14 @@ def lobby_response(data: bytes) -> None:
 
 
 def drain(data: bytes) -> None:
-    """The answer of a Drain call, which `reducer drain` reads."""
+    """Parse the response of a Drain call, which `reducer drain` reads."""
     _there_and_back(wire.drain_from_wire, wire.drain_to_wire, data)
 
 
 def _there_and_back(
     from_wire: Callable[[bytes], object], to_wire: Callable[..., bytes], data: bytes
 ) -> object:
-    """Return the frame, None if it is malformed."""
+    """Return the frame, or None if it is malformed."""
     frame = _decoded(from_wire, data)
     if frame is not None:
         assert from_wire(to_wire(frame)) == frame, "it must survive the way back"

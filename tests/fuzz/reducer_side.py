@@ -1,7 +1,7 @@
-"""A whole reducer before workers that send anything: over gRPC calls, and over the data port.
+"""A whole reducer in front of workers that send anything, over gRPC calls and over the data port.
 
-Whatever comes, it must not log a failed event (that is how the engine contains a bug), must not keep more than it
-reserved, must say nothing that a worker cannot decode, and must end every stream that ends.
+Whatever arrives, the reducer must not log a failed event (which is how the engine contains a bug), must not keep more
+than it has reserved, must send nothing that a worker cannot decode, and must clean up every stream that ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STREAMS = 4
 
 
 class _Seat:
-    """One worker's place: its outbox, and what came out of it."""
+    """The state of one worker: its outbox, and the frames that came out of it."""
 
     def __init__(self, engine: Engine, data_port: DataPort | None = None) -> None:
         self.outbox = Outbox(engine, Encoder(), data_port)
@@ -41,13 +41,13 @@ class _Seat:
 
     async def _read(self) -> None:
         async for data in self.outbox.drain():
-            frame = wire.reducer_frame_from_wire(data)  # or the worker could not read it
+            frame = wire.reducer_frame_from_wire(data)  # raises if a worker could not read it
             if isinstance(frame, Welcome):
                 self.welcome = frame
         self.is_over = True
 
     def receive(self, data: bytes) -> None:
-        """Do what the gRPC server does with a message of the call."""
+        """Do what the gRPC server does with a message on the call."""
         try:
             frame = wire.worker_frame_from_wire(data)
         except ReductionError as error:
@@ -56,7 +56,7 @@ class _Seat:
             self.outbox.receive(frame)
 
     async def end(self) -> None:
-        """End the stream from this side; everything that belongs to it must end."""
+        """End the stream from this side; everything that belongs to it must end too."""
         self.outbox.close()
         async with asyncio.timeout(HANG_S):
             await self._reader
@@ -64,7 +64,7 @@ class _Seat:
 
 
 def session(data: bytes) -> None:
-    """Messages on several gRPC calls. Operations: 0-4 a message, 5 a new call, 6 time passes, 7 drain."""
+    """Run messages on several gRPC calls. Operations: 0-4 a message, 5 a new call, 6 advance time, 7 drain."""
     run(_session(scripts.decode(data)))
 
 
@@ -84,9 +84,9 @@ async def _session(script: list[scripts.Record]) -> None:
                     engine.drain()
                 case _:
                     seats[place].receive(data)
-            await asyncio.sleep(0)  # the writers' turn
+            await asyncio.sleep(0)  # lets the writers run
             _check_memory(engine)
-            if seats[place].is_over:  # a worker would dial again
+            if seats[place].is_over:  # a worker would redial
                 await seats[place].end()
                 seats[place] = _Seat(engine)
         for seat in seats:
@@ -96,13 +96,13 @@ async def _session(script: list[scripts.Record]) -> None:
 
 
 def data_port(data: bytes) -> None:
-    """One connection to the data port. The first byte: 0 the greeting is ours, 1 it is the input; + 2 x pieces."""
+    """Run one connection to the data port. First byte: 0 for our greeting, 1 for one from the input; + 2 x pieces."""
     with frames.believed_headers():
         run(_data_port(data[0] if data else 0, data[1:]))
 
 
 def local_port(data: bytes) -> None:
-    """One connection to the data port's UNIX socket. Operations: 0-6 bytes, 7 bytes and the descriptor `argument`."""
+    """Run one connection to the data port's UNIX socket. Operations: 0-6 bytes, 7 bytes and descriptor `argument`."""
     with frames.believed_headers(), descriptors.nothing_stays():
         run(_local_port(scripts.decode(data)))
 
@@ -111,7 +111,7 @@ async def _data_port(how: int, data: bytes) -> None:
     async with _moving(b"") as (port, seat), asyncio.timeout(HANG_S):
         with socket.create_connection(("127.0.0.1", port.port)) as sock:
             sock.setblocking(False)
-            # Reset at the end: thousands of connections a second would leave no port free otherwise.
+            # Reset at the end, since thousands of connections a second would otherwise use up all ports.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             with _refusals():
                 if how % 2 == 0:
@@ -138,7 +138,7 @@ async def _local_port(script: list[scripts.Record]) -> None:
 
 @asynccontextmanager
 async def _moving(local_name: bytes) -> AsyncIterator[tuple[DataPort, _Seat]]:
-    """Yield a data port and a worker's place that may move there. Nothing may be left afterwards."""
+    """Yield a data port and a worker that may move to it. Nothing may remain afterwards."""
     with _engine() as engine:
         port = DataPort()
         port.start("127.0.0.1", 0, local_name)
@@ -156,7 +156,7 @@ async def _moving(local_name: bytes) -> AsyncIterator[tuple[DataPort, _Seat]]:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Let the reducer refuse us; but it may not hang."""
+    """Allow the reducer to refuse us, but not to hang."""
     try:
         yield
     except TimeoutError:
@@ -175,7 +175,7 @@ async def _greet(sock: socket.socket, seat: _Seat) -> None:
 
 
 async def _see_the_end(sock: socket.socket, seat: _Seat) -> None:
-    """End our direction, and wait until the reducer has ended its own."""
+    """End our direction, and wait until the reducer has ended the other one."""
     sock.shutdown(socket.SHUT_WR)
     while await asyncio.get_running_loop().sock_recv(sock, 1 << 16):
         pass

@@ -1,8 +1,8 @@
-"""A fuzz input for targets with several streams: records of an operation, its argument and some bytes.
+"""A fuzz input for targets with several streams: records with an operation, its argument and some bytes.
 
     u8 operation, u8 argument, u16 length (little-endian), `length` bytes
 
-Any bytes are a script: the last record may be cut off.
+Every byte string is a script, since the last record may be cut off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEAD = struct.Struct("<BBH")
 
 
 class Record(NamedTuple):
-    """One step; what `operation` means is the target's affair."""
+    """One step; each target defines the meaning of `operation`."""
 
     operation: int
     argument: int

@@ -1,7 +1,7 @@
-"""Everything that takes bytes from another machine, by name.
+"""All code that parses bytes from another machine, by name.
 
-A target takes any bytes, and raises just if they show a bug. Of remote data only these are missing: what gRPC parses
-itself, and the process group's store, whose peers are the job's own ranks. CLUSTER_SPEC comes from the platform.
+A target accepts any bytes and raises only if they reveal a bug. Only two kinds of remote data have no target: what gRPC
+parses itself, and the process group's store, whose peers are the job's own ranks. CLUSTER_SPEC comes from the platform.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ FINDINGS = Path(__file__).parent / "findings"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One parser, or one process before hostile peers."""
+    """One parser, or one process in front of hostile peers."""
 
     run: Callable[[bytes], None]
-    #: Inputs to start from when there is no corpus.
+    #: Initial inputs for when there is no corpus.
     seeds: tuple[bytes, ...]
     #: Longest input, in bytes.
     longest: int
-    #: How inputs are mutated: as one "worker" or "reducer" frame, as a "script" of either, or as mere "bytes".
+    #: How inputs are mutated: as one "worker" or "reducer" frame, as a "script" of either, or as plain "bytes".
     shape: str
 
 
 def _joined() -> list[Record]:
-    """Two ranks on streams 0 and 1, up to the first epoch's start."""
+    """Return records with two ranks on streams 0 and 1, up to the start of the first epoch."""
     records = [Record(0, rank, frames.to_wire(frames.join(rank))) for rank in (0, 1)]
     return records + [Record(0, rank, frames.to_wire(Hello(frames.ALONE, 0))) for rank in (0, 1)]
 
@@ -89,7 +89,7 @@ def _data_plane_seeds() -> tuple[bytes, ...]:
 
 
 def _by_place(header: bytes, number: int, nbytes: int, offset: int) -> bytes:
-    """Return a message with bytes of a region instead of a payload."""
+    """Return a message that refers to bytes of a region instead of carrying a payload."""
     fields = list(messages.parse_header(header))
     fields[3] |= tcp.IS_PLACE
     fields[4] = PLACE_BYTES

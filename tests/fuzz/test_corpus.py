@@ -1,4 +1,4 @@
-"""Every input that fuzzing found worth keeping, on every run of pytest; needs no fuzzing engine."""
+"""Every kept fuzzing input, replayed on every run of pytest without a fuzzing engine."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_error_that_is_not_documented_is_a_bug(
             TARGETS[name].run(TARGETS[name].seeds[0])
 
 
-# ---- what inputs are made of ----
+# ---- scripts, mutation and seeds ----
 
 
 def test_scripts_come_back_as_they_were() -> None:

@@ -1,7 +1,7 @@
-"""A rank before reducers that send anything: its core alone, and with the TCP plane below it.
+"""A rank in front of reducers that send anything: its core alone, and with the TCP plane below it.
 
-Whatever comes, the core must not raise, must not complete a result in part, twice or with bytes of a wrong size, must
-not push what it has released, and must not make links without end.
+Whatever arrives, the core must not raise, must not complete a result partially, twice or with bytes of a wrong size,
+must not push what it has released, and must not create links without limit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHUNKS = len(frames.SIZES)
 
 
 class _Rank:
-    """Does what the client does with a core, and holds the actions against what must always be true."""
+    """Does what the client does with a core, and checks its actions against the invariants."""
 
     def __init__(self, rank: int, world_size: int, reducers: int) -> None:
         identity = Identity(
@@ -67,40 +67,40 @@ class _Rank:
         )
         self.core = RankCore(identity, [f"{letter}:1" for letter in "ab"[:reducers]])
         self.now = 0.0
-        #: Links that have a stream.
+        #: Links with a stream.
         self.open: set[int] = set()
-        #: Of these, links whose stream ends when what was sent has left.
+        #: Links in `open` whose stream ends once everything sent has left.
         self.shut: set[int] = set()
-        #: Links that ever had one.
+        #: Links that ever had a stream.
         self.known: set[int] = set()
         self.is_over = False
         self._bytes: dict[int, bytearray] = {}
-        #: By link.
+        #: Destinations of results, by link.
         self.destinations: defaultdict[int, Destinations] = defaultdict(Destinations)
         self._delivered: set[int] = set()
         self._released: set[int] = set()
 
     def take(self, event: Event) -> None:
-        """Hand an event to the core."""
+        """Pass an event to the core."""
         for action in self.core.handle(event, self.now):
             assert not self.is_over or isinstance(action, (Send, Closed)), "only farewells follow the end"
             self._perform(action)
         assert len(self.core.roster.links) <= LINKS_MAX
 
     def receive(self, link: int, frame: ReducerFrame) -> None:
-        """A frame arrives on a link's present stream."""
+        """Deliver a frame on a link's current stream."""
         if link in self.open:
             self.take(Received(link, frame))
 
     def lose(self, link: int, error: ReductionError | None) -> None:
-        """A link's present stream ends."""
+        """End a link's current stream."""
         if link in self.open:
             self.open.discard(link)
             self.shut.discard(link)
             self.take(StreamLost(link, error))
 
     def issue(self) -> None:
-        """The user issues a collective; its client refuses when all is over."""
+        """Issue a collective as the user does; the client refuses once the rank is over."""
         if self.core.window.issued < COLLECTIVES_MAX and not self.is_over:
             self._bytes[self.core.window.issued] = bytearray(frames.SUM.nbytes)
             self.take(Issued(frames.SUM))
@@ -119,7 +119,7 @@ class _Rank:
             case Divert(link):
                 self.destinations[link].clear()
             case Send(link):
-                assert link in self.known, "it never had a stream"  # on one that is over it is dropped
+                assert link in self.known, "it never had a stream"  # a frame for an ended stream is dropped
             case PushChunk():
                 assert action.link in self.open
                 assert action.seq not in self._released, "needs what it has released"
@@ -145,7 +145,7 @@ class _Rank:
 
 
 def core(data: bytes) -> None:
-    """Frames of reducers. Operations: 0-4 a frame on the link, 5 the stream breaks, 6 time, 7 issue; close at 255."""
+    """Run frames of reducers. Operations: 0-4 a frame, 5 lose the stream, 6 advance time, 7 issue, or close at 255."""
     script = scripts.decode(data[1:])
     rank = _Rank(data[0] % 2 if data else 0, 2, 2)
     rank.take(Tick())
@@ -171,7 +171,7 @@ def core(data: bytes) -> None:
 
 
 class _Call:
-    """Stands for the gRPC call: tells the stream of its end when asked to."""
+    """A substitute for the gRPC call, which tells the stream about its end when asked to."""
 
     def __init__(self) -> None:
         self.sink: Any = None
@@ -182,21 +182,21 @@ class _Call:
         return self
 
     def send(self, frame: WorkerFrame) -> None:
-        """Only the Join goes this way."""
+        """Do nothing: only the Join is sent on the call."""
 
     def close(self) -> None:
-        """The reducer ends its side too."""
+        """End the call, as the reducer ends its side too."""
         self.cancel()
 
     def cancel(self) -> None:
-        """End it at once."""
+        """End the call immediately."""
         sink, self.sink = self.sink, None
         if sink is not None:
             asyncio.get_running_loop().call_soon(sink.on_closed, None)
 
 
 class _Link:
-    """The client's `LinkSink`: a stream's frames go to the core of a job of one rank."""
+    """The client's `LinkSink`, which passes a stream's frames to the core of a job with one rank."""
 
     def __init__(self) -> None:
         self.rank = _Rank(0, 1, 1)
@@ -218,13 +218,13 @@ class _Link:
 
 
 def data_plane(data: bytes) -> None:
-    """What a data port sends. The first byte: 0 it greets, 1 the greeting is the input too; + 2 x pieces."""
+    """Run what a data port sends. First byte: 0 for our greeting, 1 for one from the input; + 2 x pieces."""
     with frames.believed_headers():
         run(_data_plane(data[0] if data else 0, data[1:]))
 
 
 def local_plane(data: bytes) -> None:
-    """What a data port sends over a UNIX socket. Operations: 0-6 bytes, 7 bytes and the descriptor `argument`."""
+    """Run what a data port sends over a UNIX socket. Operations: 0-6 bytes, 7 bytes and descriptor `argument`."""
     with frames.believed_headers(), descriptors.nothing_stays():
         run(_local_plane(scripts.decode(data)))
 
@@ -255,7 +255,7 @@ async def _local_plane(script: list[scripts.Record]) -> None:
 
 
 def _opened(endpoint: TcpEndpoint) -> tuple[_Link, _Call, TcpStream]:
-    """Return a stream, with what is on both sides of it."""
+    """Return a stream with the link above it and the call below it."""
     link, call = _Link(), _Call()
     return link, call, TcpStream(endpoint, call, link)  # type: ignore[arg-type]
 
@@ -264,7 +264,7 @@ def _opened(endpoint: TcpEndpoint) -> tuple[_Link, _Call, TcpStream]:
 async def _served(
     listener: socket.socket, link: _Link, call: _Call, stream: TcpStream, welcome: Welcome
 ) -> AsyncIterator[socket.socket]:
-    """Yield the reducer's end of the stream's connection. Afterwards all must end."""
+    """Yield the reducer's end of the stream's connection. Afterwards everything must end."""
     listener.setblocking(False)
     with Bugs("worker_plugin") as bugs:
         link.rank.take(Tick())
@@ -280,9 +280,9 @@ async def _served(
                     assert hello == tcp.PREAMBLE + frames.KEY
                     yield sock
             except TimeoutError:
-                raise  # it hangs
+                raise  # the worker hangs
             except OSError:
-                pass  # it has refused us
+                pass  # the worker refused us
         call.cancel()
         async with asyncio.timeout(HANG_S):
             await link.ended.wait()

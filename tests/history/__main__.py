@@ -1,4 +1,4 @@
-"""Judges a history that `benchmarks.chaos` or `benchmarks.elastic` has written: `python -m tests.history FILE`."""
+"""Judges a history written by `benchmarks.chaos` or `benchmarks.elastic`: `python -m tests.history FILE`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from history import checker, elastic
 
 
 def main() -> int:
-    """Print what is wrong, a line each, and how much was judged; return 1 if anything is."""
+    """Print one line per violation, and how much was judged; return 1 if there are any, or if there are no results."""
     history = checker.read(Path(sys.argv[1]))
     is_elastic = any(record["what"] == "joined" for record in history)
     found = (elastic if is_elastic else checker).violations(history)

@@ -1,29 +1,29 @@
-"""Judges a history of reductions and trusts nothing: it imports no code of ours, and folds everything again by itself.
+"""Judges a history of reductions. It trusts nothing: it imports none of our code and repeats every fold on its own.
 
 A history is a list of records, dictionaries with `what`, `t` (seconds) and more:
 
-    life     job, life, ranks, local_size            all ranks of a job begin, each for this many processes
-    issued   job, life, rank, seq, op, dtype, contribution   bytes, as they are on the wire
+    life     job, life, ranks, local_size            all ranks of a job start, each for this many processes
+    issued   job, life, rank, seq, op, dtype, contribution   bytes as on the wire
     result   job, life, rank, seq, result            bytes
-    failed   job, life, rank, error, text            the rank's error: all later collectives have it too
-    over     job, life, rank                         the rank is through with everything
+    failed   job, life, rank, error, text            the rank's error, which all later collectives get too
+    over     job, life, rank                         the rank has finished
     killed   job, life, rank                         its process was ended from outside
-    strayed  job, life, rank                         it has issued something else than the others
-    quit     job, life, rank                         it has closed before the others, which have more to reduce
-    fault    kind, hosts, seconds                    something happened to these hosts, for so long
-    listens  reducer                                 a process of a reducer begins to listen
+    strayed  job, life, rank                         it issued a collective that differs from the other ranks'
+    quit     job, life, rank                         it closed before the others, which have more to reduce
+    fault    kind, hosts, seconds                    something happened to these hosts for this long
+    listens  reducer                                 a process of a reducer starts to listen
     drains   reducer                                 it has asked all jobs to leave
-    ended    reducer                                 it is gone
-    calm                                             no fault goes on, and none comes any more
-    left     text                                    something is left that should be gone
+    ended    reducer                                 it has ended
+    calm                                             all faults are over, and no more follow
+    left     text                                    something remains that should not
 
-What is proved:
+It proves that:
 
 - A result is the fold of all ranks' contributions in rank order, of the same job, life and number, rounded once.
-- A rank gets one result or one error for what it issues, and nothing after its error.
+- A rank gets one result or one error for each collective that it issues, and nothing after its error.
 - An error names a real cause.
-- Nothing is waited for longer than its limit, and nothing is left at the end. While nothing has happened for a while,
-  sums come soon after the last contribution, and a reducer that drains is soon left if another one is there.
+- No wait exceeds its limit, and nothing remains at the end. When nothing has happened for a while, sums follow soon
+  after the last contribution, and jobs soon leave a reducer that drains if there is another one.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ import numpy as np
 
 Record = dict[str, Any]
 
-#: How long before an error a fault may have been over that has caused it, in seconds; and before one that says that
-#: nothing has come for the whole of `timeout_s`.
+#: Seconds between the end of a fault and an error that it has caused, at most; and the same for an error which reports
+#: that nothing arrived during the whole of `timeout_s`.
 MEMORY_S, TIMEOUT_MEMORY_S = 45.0, 165.0
-#: The time in seconds within which the survivors of a dead rank have its error, if nothing else is wrong.
+#: Seconds within which the survivors of a dead rank have its error, if nothing else is wrong.
 DEATH_S = 3.5
-#: A pause after the last fault, in seconds, after which all is as ever: then this time is enough for a sum of
-#: ranks that have met, and for leaving a reducer.
+#: Seconds after the last fault when everything works normally again. From then on, a sum of ranks that have met takes
+#: at most SUM_S, and leaving a reducer at most DRAIN_S.
 RECOVERY_S, SUM_S, DRAIN_S = 8.0, 2.0, 1.0
-#: Faults that may lose a rank, or every reducer; after all others the job goes on.
+#: Faults that may lose a rank, or every reducer; after all others the job continues.
 SEVERE = frozenset({"silent reducer", "cut", "half cut", "isolate", "slow", "refuse", "freeze"})
-#: Three faults within this many seconds may do the same, whatever they are.
+#: Three faults of any kind within this many seconds may have the same effect.
 CROWD_S = 3.0
 _PLAIN = {"FLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2", "INT32": "<i4", "INT64": "<i8"}
 
 
 def read(path: Path) -> list[Record]:
-    """Return a history from a file: a line of JSON for each record, its bytes in hexadecimal."""
+    """Return a history from a file with one line of JSON per record, its bytes in hexadecimal."""
     return [
         {
             name: bytes.fromhex(value) if name in ("contribution", "result") else value
@@ -66,7 +66,7 @@ def read(path: Path) -> list[Record]:
 
 
 def violations(history: Iterable[Record]) -> list[str]:
-    """Return what is wrong with a history, a line each."""
+    """Return the violations in a history, one line each."""
     history = list(history)
     found = [*_wrong_results(history), *_wrong_ends(history), *_wrong_errors(history), *_late(history)]
     found += [*_late_sums(history), *_late_drains(history)]
@@ -100,9 +100,9 @@ def _wrong_results(history: list[Record]) -> Iterable[str]:
 
 
 def fold(parts: list[Record], local_size: int) -> bytes:
-    """Return what the parts give in this order; 16-bit floats are added in float32 and rounded once.
+    """Return the fold of the parts in this order; 16-bit floats are added in float32 and rounded once.
 
-    AVG divides by all whose sums the parts are: `local_size` in each.
+    AVG divides by the number of all processes whose sums the parts are: `local_size` in each.
     """
     op, dtype = parts[0]["op"], parts[0]["dtype"]
     arrays = [_decode(dtype, part["contribution"]) for part in parts]
@@ -184,7 +184,7 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
         return any(one["what"] == "strayed" for one in own)
     if error == "ResourceExhausted":
         return "no memory" in kinds
-    if error in ("JobBusy", "StaleInstance", "RankTaken"):  # what is left of the life before
+    if error in ("JobBusy", "StaleInstance", "RankTaken"):  # caused by the remains of an earlier life
         return failure["life"] > 1 or "impostor" in kinds
     dead = {one["rank"] for one in own if one["what"] == "killed"}
     if error == "WorkerLost" and (named := re.search(r"rank (\d+) \(\S+\) is gone", text)):
@@ -194,13 +194,13 @@ def _has_cause(failure: Record, before: list[Record]) -> bool:
         is_severe = bool(kinds & SEVERE) and any(one["what"] in ("killed", "failed", "over") for one in own)
         return is_severe or any(one["what"] == "quit" for one in own)
     if error == "ReducerUnavailable" and own[0]["on_reducer_loss"] != "reshard":
-        # All that are named must be there; one that ended is soon back.
+        # All named reducers must be running; one that has ended soon returns.
         ended = any(one["what"] == "ended" and now <= one["t"] + memory_s for one in before)
         return ended or bool(kinds & SEVERE)
     if error in ("WorkerLost", "ReducerUnavailable", "WorkersMissing", "CollectiveTimeout"):
         times = [fault["t"] for fault in faults]
         is_crowd = any(third < first + CROWD_S for first, third in zip(times, times[2:], strict=False))
-        # Who quits while no reducer is there is waited for as long as somebody who is late.
+        # While no reducer is there, the others wait for a rank that has quit as long as for one that is late.
         has_quit = is_timeout and any(one["what"] == "quit" for one in own)
         return is_crowd or has_quit or bool(kinds & SEVERE)
     return False
@@ -220,7 +220,7 @@ def _late(history: list[Record]) -> Iterable[str]:
         begun = {one["rank"] for one in own if one["what"] == "result"}
         ends = {one["rank"]: one["t"] for one in own if one["what"] in ("failed", "over", "killed")}
         life = next(one for one in own if one["what"] == "life")
-        if len(begun) < life["ranks"]:  # not all had met
+        if len(begun) < life["ranks"]:  # not all ranks had met
             continue
         failed = {one["rank"] for one in own if one["what"] == "failed"}
         lacking = Counter(one["rank"] for one in own if one["what"] == "issued")
@@ -236,7 +236,7 @@ def _overlaps(fault: Record, now: float) -> bool:
 
 
 def _late_sums(history: list[Record]) -> Iterable[str]:
-    """Say which sums came late. Only ranks that have had a result are known to have met."""
+    """Yield the sums that were late. Only ranks that have had a result are known to have met."""
     ranks = {(one["job"], one["life"]): one["ranks"] for one in history if one["what"] == "life"}
     issued: dict[tuple[str, int, int], int] = defaultdict(int)
     first: dict[tuple[str, int], float] = {}
@@ -273,7 +273,7 @@ def _late_drains(history: list[Record]) -> Iterable[str]:
 
 
 def _stays(history: list[Record], since: float, until: float) -> set[str]:
-    """Return the reducers that are there a while before this time, and all through it."""
+    """Return the reducers that listen well before `since` and stay until `until`."""
     there: set[str] = set()
     for one in history:
         if one["what"] == "listens" and one["t"] < since - RECOVERY_S:
@@ -284,7 +284,7 @@ def _stays(history: list[Record], since: float, until: float) -> set[str]:
 
 
 def _is_quiet(history: list[Record], since: float, until: float) -> bool:
-    """Whether no fault, and no end of a process, was shortly before this time or in it."""
+    """Return whether there was no fault, and no end of a process, during this time or shortly before it."""
     return not any(
         since <= one["t"] + one.get("seconds", 0.0) + RECOVERY_S and one["t"] <= until
         for one in history

@@ -1,28 +1,30 @@
-"""Judges a history of elastic jobs as `checker` does that of others: it imports no code of ours, and trusts nothing.
+"""Judges a history of elastic jobs as `checker` does for other jobs. It imports none of our code and trusts nothing.
 
-Workers are known by their rank and a word of their own, as in "2/3fa0". Records, beside `fault`, `calm` and `left`:
+Workers are identified by their rank and a word of their own, as in "2/3fa0". Records, in addition to `fault`, `calm`
+and `left`:
 
-    began    job, worker                             a process begins
+    began    job, worker                             a process starts
     joined   job, worker, number, id, members, newcomers   it joins a generation of these workers
-    state    job, worker, step, digest, ranks, told  a step begins: of all its state, and who takes part; `told`, if it
-                                                     is there: the changes of ranks that it was told since the last
-                                                     one, as pairs
+    state    job, worker, step, digest, ranks, told  a step starts: a digest of all its state, and the ranks that take
+                                                     part; `told`, if present, has the changes of ranks that it was
+                                                     notified of since the last step, as pairs
     issued   job, worker, step, part, op, dtype, contribution
     result   job, worker, step, part, result
     failed   job, worker, error, text                it ends with this error
     over     job, worker, step                       it ends in order
     killed   job, worker                             its process was ended from outside
 
-Generations that have a worker in common are of one **life** of the job; one whose workers are all lost begins again.
-What is proved:
+Generations that have a worker in common belong to one **life** of the job. A generation starts a new life if all
+earlier workers were lost. The checker proves that:
 
-- All members of a generation say the same of it: its number, and its members in the order of their ranks.
-- A result is the fold over just the members of one generation, in this order. All that go on have the same bits; who
-  was lost with results that it alone had got has not gone on with them to another step.
-- In each step all have the same state and see the same ranks, newcomers too. Nobody repeats or leaves out a step, and
-  who sees other ranks than before was told so.
-- An error names a real cause; once faults stop nobody waits for long, and nothing is left at the end.
-- While nothing has happened for a while nobody waits for long either, newcomers soon take part, and somebody trains.
+- All members of a generation agree on its number and on its members in the order of their ranks.
+- A result is the fold over exactly the members of one generation, in this order. All workers that continue have the
+  same bits. A worker that was lost with results that only it had has not continued to another step.
+- In each step all workers, including newcomers, have the same state and see the same ranks. No worker repeats or skips
+  a step, and a worker that sees other ranks than before was notified of it.
+- An error names a real cause. Once faults stop, no worker waits for long, and nothing remains at the end.
+- When nothing has happened for a while, no worker waits for long either, newcomers soon take part, and at least one
+  worker trains.
 """
 
 from __future__ import annotations
@@ -35,21 +37,21 @@ from history.checker import SEVERE, fold
 
 Record = dict[str, Any]
 
-#: How long before an error its cause may have been over, in seconds; and how long one may see no progress once faults
-#: stop. Nobody sees the end of a worker while no reducer is there, so after a fault of reducers this may be timeout_s,
-#: unless another process takes its place.
+#: Seconds between the end of a cause and its error, at most; and how long a worker may see no progress once faults
+#: stop. While no reducer is there, the end of a worker is not detected, so after a fault of reducers this may take
+#: timeout_s, unless another process replaces the worker.
 MEMORY_S, PROGRESS_S, UNSEEN_S = 75.0, 75.0, 200.0
-#: How long after the last fault a job counts as undisturbed, and how long a worker may then wait while others train,
-#: in seconds.
+#: Seconds after the last fault when a job counts as undisturbed, and how long a worker may then wait while others
+#: train.
 RECOVERY_S, QUIET_S = 10.0, 12.0
-#: How long after the last event of any kind nobody may have trained, in seconds: new workers wait join_timeout_s, 30 s
-#: in the simulation, for those of whom they have heard, if nobody says that these have gone.
+#: Longest time without training after the last event of any kind, in seconds. New workers wait join_timeout_s, 30 s in
+#: the simulation, for workers that they have heard of, unless they learn that these have disconnected.
 STANDSTILL_S = 32.0
 OF_REDUCERS = frozenset({"kill reducer", "silent reducer", "drain", "isolate", "freeze"})
 
 
 def violations(history: Iterable[Record]) -> list[str]:
-    """Return what is wrong with a history, a line each."""
+    """Return the violations in a history, one line each."""
     history = list(history)
     found = [f"left behind: {record['text']}" for record in history if record["what"] == "left"]
     for job in sorted({record["job"] for record in history if "job" in record}):
@@ -82,7 +84,7 @@ def _wrong_generations(joined: list[Record]) -> Iterable[str]:
 
 
 def _lives(joined: list[Record]) -> dict[str, str]:
-    """Return a name of the life of each worker: the id of one of its generations."""
+    """Return a name for the life of each worker: the id of one of its generations."""
     above: dict[str, str] = {}
 
     def top(one: str) -> str:
@@ -190,7 +192,7 @@ def _has_cause(failure: Record, last: Record, recent: set[str], gone: list[Recor
         return True
     if error == "RankTaken":
         return "twin" in recent
-    if error == "WorkerLost":  # a newcomer, of a generation that was disturbed while it began
+    if error == "WorkerLost":  # for a newcomer whose generation was disturbed while it started
         return failure["worker"] in last.get("newcomers", ()) and bool(gone or recent)
     if error == "WorkersMissing":
         lost = {one["worker"] for one in gone}.intersection(members)
@@ -208,7 +210,7 @@ def _late(own: list[Record], history: list[Record]) -> Iterable[str]:
     for record in own:
         worker, now = record["worker"], record["t"]
         waited_s = now - max(calm, last.get(worker, now))
-        # Of two processes that begin a job as one rank, one may wait in a generation of its own.
+        # If two processes start a job as one rank, one of them may wait in a generation of its own.
         if waited_s > UNSEEN_S or (
             waited_s > PROGRESS_S and "twin" not in kinds and not _may_be_unseen(own, kinds, now)
         ):
@@ -221,7 +223,7 @@ def _kinds(history: list[Record]) -> set[str]:
 
 
 def _may_be_unseen(own: list[Record], kinds: set[str], now: float) -> bool:
-    """Whether a worker has ended before, no other process has taken its place, and no reducer may have seen it."""
+    """Return whether a worker ended earlier without a replacement, and possibly without a reducer that noticed it."""
     if not kinds & OF_REDUCERS:
         return False
     ended = {"over", "killed", "failed"}
@@ -232,7 +234,7 @@ def _may_be_unseen(own: list[Record], kinds: set[str], now: float) -> bool:
 
 
 def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
-    """Say who had to wait although nothing had happened and others trained."""
+    """Yield the workers that had to wait although nothing had happened and others trained."""
     troubles = [
         (one["t"], one["t"] + one.get("seconds", 0.0) + RECOVERY_S)
         for one in history
@@ -246,7 +248,7 @@ def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
         since, last[worker] = last.get(worker, now), now
         if now <= since + QUIET_S:
             continue
-        # One transfer at a time: those who come later wait for the newcomers before them.
+        # There is one transfer at a time: later newcomers wait for those before them.
         number = record.get("number", float("inf"))
         until = max([since, *(at for at, other in admitted if at < now and other < number)]) + QUIET_S
         if now > until and not any(begun <= until and since <= over for begun, over in troubles):
@@ -256,9 +258,9 @@ def _idle(own: list[Record], history: list[Record]) -> Iterable[str]:
 
 
 def _standstills(job: str, history: list[Record]) -> Iterable[str]:
-    """Say when nobody trained although nothing had happened for long."""
+    """Yield the times when no worker trained although nothing had happened for long."""
     kinds, own = _kinds(history), [record for record in history if record.get("job") == job]
-    quiet_from = history[0]["t"]  # of no clock is it known what its 0 means
+    quiet_from = history[0]["t"]  # the zero of the clock is arbitrary
     for record in history:
         now = record["t"]
         if record.get("job", job) != job or record["what"] not in (

@@ -1,4 +1,4 @@
-"""The checker notices each kind of wrong history. It imports nothing of ours, and so do these tests."""
+"""The checker detects each kind of wrong history. Like the checker, these tests import none of our code."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from history.checker import fold, violations
 
 
 def history(*changes):
-    """Return a right history of two ranks and one sum, with records left out, changed or added."""
+    """Return a correct history of two ranks and one sum, with records removed, changed or added."""
     parts = [np.array([1.0, 2.0], "<f4").tobytes(), np.array([10.0, 20.0], "<f4").tobytes()]
     total = np.array([11.0, 22.0], "<f4").tobytes()
     job = {"job": "a", "life": 1}
@@ -87,7 +87,7 @@ def reducer(what, t, name="r:1/1"):
 
 
 def second_sum(result_t):
-    """Issue another sum at 20 s, whose results come at that time."""
+    """Issue another sum at 20 s whose results arrive at `result_t`."""
 
     def change(records):
         del records[-2:]
@@ -101,7 +101,7 @@ def second_sum(result_t):
     return change
 
 
-#: Of two reducers that are there for long, one begins to drain.
+#: One of two long-running reducers starts to drain.
 DRAIN = [reducer("listens", 0.0), reducer("listens", 0.0, "r:2/1"), reducer("drains", 30.0)]
 LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
 
@@ -158,7 +158,7 @@ def test_a_wrong_history_is_wrong(changes, text):
 @pytest.mark.parametrize(
     ("dtype", "op", "parts", "total", "local_size"),
     [
-        # Folded in rank order: from the right it would be 1.
+        # Folded in rank order; from the right the result would be 1.
         (
             "FLOAT32",
             "SUM",
@@ -166,7 +166,7 @@ def test_a_wrong_history_is_wrong(changes, text):
             np.array([0.0], "<f4"),
             1,
         ),
-        # Rounded once: to float16 after each addition it would stay 2048.
+        # Rounded once; with rounding to float16 after each addition the result would stay 2048.
         (
             "FLOAT16",
             "SUM",

@@ -1,4 +1,4 @@
-"""The checker notices each kind of wrong history of an elastic job."""
+"""The checker detects each kind of wrong history of an elastic job."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def total(workers):
 
 
 def history():
-    """Return a right history: two workers do a step, and a third one is taken in for the next one."""
+    """Return a correct history: two workers do a step, and a third one is admitted for the next step."""
     records = []
 
     def add(what, worker, t, **fields):
@@ -47,7 +47,7 @@ def history():
 
 
 def changed(what, worker, /, **fields):
-    """Return the history with the last record of a kind of a worker changed."""
+    """Return the history with the last record of this kind and worker changed."""
     records = history()
     record = [one for one in records if one["what"] == what and one["worker"] == worker][-1]
     record |= fields
@@ -97,7 +97,7 @@ def test_nobody_trains_although_nothing_happens():
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_who_is_lost_may_have_a_result_that_the_others_do_not_get(goes_on):
-    """They sum again without it, in a generation of their own; so it must not go on to another step."""
+    """The others sum again without the lost worker in their own generation, so it must not continue to another step."""
     records = []
     for record in history():
         if record["t"] < 4.0 and record.get("worker") != "2/c" and record.get("step") != 1:

@@ -1,4 +1,4 @@
-"""Explore a world, and assert what must hold in all of it."""
+"""Explores a world and asserts what must hold in every state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(
     after: tuple[str, ...] = (),
     **faults: int,
 ) -> None:
-    """Visit everything that follows a start: all have joined, or nobody has; and then the steps of `after`."""
+    """Visit everything reachable after all ranks have joined, or before any has, and after the steps of `after`."""
     start = world.settled(**faults) if is_settled else world.start(**faults)
     start = world.after(start, *after)
     report = explore(

@@ -1,7 +1,7 @@
-"""Several runs whose ranks chose one job name, at the same reducers: the real cores, every interleaving.
+"""Several runs whose ranks chose the same job name, at the same reducers: the real cores, every interleaving.
 
-A process has a number of its own, which stands for its rank in `State_` and in what it contributes. Other than in
-`World`, ranks may be refused, and a refusal may come after the time in which it is answered by dialling again.
+Each process has its own number, which stands for its rank in `State_` and in its contributions. Unlike in `World`,
+ranks may be refused, and a refusal may arrive after the time during which a rank answers it by redialling.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from worker_plugin.core.rank import RankCore, State
 
 
 class Clusters(World):
-    """Runs of one job. A run is the ranks of it that there are, all of `size` if nobody is missing.
+    """Runs of one job. A run consists of its existing ranks, which are `size` if none is missing.
 
     Args:
         runs: their ranks, as in `[(0, 1), (0, 1)]`.
-        size: the world size of all.
-        reducers: how many there are.
-        mortal: number of the process that dies, where one does.
+        size: the world size of all runs.
+        reducers: number of reducers.
+        mortal: number of the process that may die, if any.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Clusters(World):
         return RankCore(identity, [f"reducer{index}" for index in range(self.k)])
 
     def start(self, **budget: int) -> State_:
-        """Return the state in which all have issued their collective, and nobody has dialled."""
+        """Return the state in which all have issued their collective and none has dialled."""
         state = super().start(**budget)
         for rank in range(self.n):
             state = self._rank(state, rank, we.Issued(self.collective), 0.0)
@@ -83,7 +83,7 @@ class Clusters(World):
         for stream in state.streams:
             if stream.down and stream.rank_end and _is_busy(stream.down[0]):
                 rest = stream._replace(down=stream.down[1:])
-                # Its first refusal was long ago.
+                # The first refusal was long ago.
                 event = we.Received(stream.reducer, stream.down[0])
                 after = self._rank(put(state, rest), stream.rank, event, BUSY_S + 1)
                 yield f"rank {stream.rank} - reducer {stream.reducer}: busy for long", after
@@ -99,13 +99,14 @@ class Clusters(World):
     # ---- what must hold ----
 
     def is_goal(self, state: State_) -> bool:
-        """Whether every process has ended, or waits for one of its run that is missing or has failed: for that there is
-        a time limit.
+        """Return whether every process has ended, or waits for a process of its run that is missing or has failed.
+
+        Such a wait has a time limit.
         """
         return all(self._has_ended(state, rank) or self._waits(state, rank) for rank in range(self.n))
 
     def succeeded(self, state: State_) -> set[int]:
-        """Return the runs whose every rank has its sum."""
+        """Return the complete runs in which every rank has its sum."""
         runs = {run for run, _ in self.processes}
         return {run for run in runs if self._is_whole(run) and self._all_hold(state, run)}
 

@@ -1,4 +1,4 @@
-"""A small explicit-state explorer: every interleaving, every reachable state, shortest traces."""
+"""A small explicit-state explorer that visits all interleavings and reachable states, and reports shortest traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Violation(Exception):
 
 @dataclass
 class Report:
-    """What an exploration found."""
+    """The findings of an exploration."""
 
     states: int = 0
     goals: int = 0
@@ -24,14 +24,14 @@ class Report:
     seconds: float = 0.0
     #: Shortest trace to a step that must never be possible.
     violation: tuple[str, list[str]] | None = None
-    #: Shortest trace to a state from which no goal can be reached any more.
+    #: Shortest trace to a state from which no goal is reachable.
     stuck: tuple[Hashable, list[str]] | None = None
     finals: set[str] = field(default_factory=set)
 
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """Look for no garbage: states have no cycles, and it took a quarter of the time."""
+    """Disable garbage collection: states have no cycles, and it took a quarter of the time."""
     gc.disable()
     try:
         yield
@@ -48,14 +48,14 @@ def explore(
     states_max: int,
     seconds_max: float,
 ) -> Report:
-    """Visit all states breadth first; then check that a goal stays reachable from each of them.
+    """Visit all states breadth first; then check that a goal is reachable from each of them.
 
     Args:
         start: the first state.
         successors: (label, next state) of every possible step; raises Violation for a forbidden one.
-        is_goal: whether a state is an end that we want.
+        is_goal: whether a state is a desired end.
         states_max: stop after this many states; states that were not expanded count as good.
-        seconds_max: stop after so much time.
+        seconds_max: stop after this time.
     """
     began = time.monotonic()
     number = {start: 0}

@@ -1,11 +1,11 @@
-"""What may go wrong, and when: any fault that the budget of a state still has, at any moment.
+"""What may go wrong, and when: any fault for which a state still has budget, at any moment.
 
-crash      a reducer dies; what it had sent last arrives, or not
-restart    a new process takes its place
-cut        a stream breaks; each side sees it at a moment of its own, and one direction's tail is lost
-half cut   one direction loses everything from now on, the other goes on until somebody notices
-death      a rank dies; what it had sent last arrives, or not
-break      a rank meets an error of its own, and lives to tell
+crash      a reducer dies; the last frames that it sent arrive, or not
+restart    a new process replaces it
+cut        a stream breaks; each side notices at its own time, and one direction loses its last frames
+half cut   one direction loses everything from now on; the other continues until one side notices
+death      a rank dies; the last frames that it sent arrive, or not
+break      a rank has an error of its own, and lives to report it
 finding    no fault: rank 0 finds the reducers that were not named at the start
 """
 
@@ -18,12 +18,12 @@ from model_check.state import State_, Stream, put, tidy
 
 
 class Place(Protocol):
-    """What faults need to know of the world."""
+    """The part of the world that faults use."""
 
-    #: The rank that dies, where one does.
+    #: The rank that may die, if any.
     mortal: int | None
 
-    #: The rank that breaks, where one does.
+    #: The rank that may break, if any.
     fragile: int | None
 
     def new_reducer(self, index: int, life: int) -> int:

@@ -1,4 +1,4 @@
-"""One state of everything, as tuples of small numbers."""
+"""One state of the whole system, as tuples of small numbers."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any, NamedTuple
 
 
 class Payload(NamedTuple):
-    """Stands for bytes: which contributions were added, in which order."""
+    """A substitute for bytes: the contributions that were added, in their order."""
 
     parts: tuple[tuple[int, int, int], ...]  # (rank, seq, chunk)
     nbytes: int
 
 
 class Stream(NamedTuple):
-    """A connection and what is under way on it."""
+    """A connection and the frames in flight on it."""
 
     number: int
     rank: int
     reducer: int
     up: tuple[Any, ...] = ()
     down: tuple[Any, ...] = ()
-    #: Whether each side still takes the stream for one that stands.
+    #: Whether each side still believes that the stream is open.
     rank_end: bool = True
     reducer_end: bool = True
-    #: Directions in which nothing arrives any more: both are a cut, one alone is half a cut.
+    #: Directions in which nothing arrives from now on: both are a cut, and one alone is a half cut.
     is_up_cut: bool = False
     is_down_cut: bool = False
 
     @property
     def is_cut(self) -> bool:
-        """Whether anything gets lost on it."""
+        """Whether the stream loses anything."""
         return self.is_up_cut or self.is_down_cut
 
 
 class State_(NamedTuple):
-    """One state of everything."""
+    """One state of the whole system."""
 
-    ranks: tuple[int, ...]  # -1 is a dead one
-    reducers: tuple[int, ...]  # -1 is a dead one
+    ranks: tuple[int, ...]  # -1 for a dead one
+    reducers: tuple[int, ...]  # -1 for a dead one
     streams: tuple[Stream, ...]
-    #: What may still happen.
+    #: The remaining budget of faults.
     crashes: int = 0
     restarts: int = 0
     cuts: int = 0

@@ -1,5 +1,5 @@
-"""Faults that meet: a second death during the recovery from the first, deaths while joining, streams of which one
-side or one direction alone is broken, and ranks that die. Each case is also seen to fail under a weaker rule.
+"""Faults that coincide: a second death during the recovery from the first, deaths while joining, streams that break
+on one side or in one direction only, and ranks that die. Each case is also shown to fail under a weaker rule.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from worker_plugin.core.epochs import Epochs
 from worker_plugin.core.link import Link, LinkPhase
 from worker_plugin.core.membership import judge
 
-#: All Joins of two ranks to two reducers are under way; three of them have arrived; all have, and rank 0 has taken one
-#: Welcome.
+#: All Joins of two ranks to two reducers are in flight; three of them have arrived; all have arrived, and rank 0 has
+#: taken one Welcome.
 DIALLED = ("early: rank 0", "early: rank 1")
 THREE_JOINS = (*DIALLED, "rank 0 - reducer 0: up", "rank 0 - reducer 1: up", "rank 1 - reducer 0: up")
 WELCOME = (*THREE_JOINS, "rank 1 - reducer 1: up", "rank 0 - reducer 0: down Welcome")
-#: A collective is under way at reducer 0, which has died, as both ranks know.
+#: A collective is in flight at reducer 0, which has died, as both ranks know.
 ONE_DEAD = (
     *("rank 0 issues", "rank 1 issues", "crash of reducer 0 losing"),
     *("rank 0 - reducer 0: rank sees", "rank 1 - reducer 0: rank sees"),
@@ -112,7 +112,7 @@ def test_a_host_dies_with_a_rank_and_a_reducer(mortal: int) -> None:
     check(World(reducers=2, collectives=1, numel=1, mortal=mortal, is_mute=True), deaths=1, crashes=1)
 
 
-# ---- a rank breaks, and lives to tell ----
+# ---- a rank breaks, and lives to report it ----
 
 
 @pytest.mark.parametrize("fragile", [0, 1])
@@ -139,7 +139,7 @@ Rule = Callable[[pytest.MonkeyPatch], None]
 
 
 def _deaf_during_recovery(patch: pytest.MonkeyPatch) -> None:
-    """A stream that breaks before the new epoch has started is taken for the one that broke before."""
+    """Treat a stream that breaks before the new epoch has started as the one that broke before."""
     right = Epochs.note_broken
 
     def note(self: Epochs, now: float) -> None:
@@ -150,7 +150,7 @@ def _deaf_during_recovery(patch: pytest.MonkeyPatch) -> None:
 
 
 def _given_up(patch: pytest.MonkeyPatch) -> None:
-    """A reducer that does not answer a Join is not dialled again."""
+    """Never redial a reducer that does not answer a Join."""
     right = Link.down
 
     def down(self: Link, error: ReductionError | None, now: float) -> None:
@@ -163,13 +163,13 @@ def _given_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def _patient(patch: pytest.MonkeyPatch) -> None:
-    """Ranks wait for ever for the first epoch."""
+    """Let ranks wait for the first epoch without a limit."""
     right = judge._first_epoch
     patch.setattr(judge, "_first_epoch", lambda view: right(replace(view, join_timeout_s=math.inf)))
 
 
 def _quiet_return(patch: pytest.MonkeyPatch) -> None:
-    """A rank that dials again, before the reducer has noticed, goes on as if nothing had happened."""
+    """Let a rank that redials before the reducer has noticed its loss continue as if nothing had happened."""
     right = Job.on_join
 
     def on_join(self: Job, stream: int, join: Join) -> list[Action]:
@@ -187,7 +187,7 @@ def _quiet_return(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unwatched(*watchers: int) -> Rule:
-    """These ranks do not look for others that are gone."""
+    """Keep these ranks from checking for lost ranks."""
 
     def rule(patch: pytest.MonkeyPatch) -> None:
         right = judge._lost_rank
@@ -197,7 +197,7 @@ def _unwatched(*watchers: int) -> Rule:
 
 
 def _nameless(patch: pytest.MonkeyPatch) -> None:
-    """The error does not say who is gone."""
+    """Omit the lost rank from the error."""
     patch.setattr(judge, "WorkerLost", lambda text: ReductionError("a rank is gone"))
 
 
@@ -215,7 +215,7 @@ def _nameless(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_weaker_rules_fail(rule: Rule, case: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model check must be able to tell."""
+    """Show that the model check detects each weaker rule."""
     rule(monkeypatch)
     with pytest.raises(AssertionError, match=r"nobody can go on|failed|refused"):
         case()

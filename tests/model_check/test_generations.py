@@ -1,9 +1,10 @@
-"""Every interleaving of small elastic jobs: no two generations can ever both go on, and nobody left out comes back.
+"""Every interleaving of small elastic jobs: no two generations ever both continue, and no worker left out returns.
 
 The model: workers die, new ones take their ranks, and messages are late, lost or reordered at will. So at any moment
-any worker may propose any generation that it may join itself, any worker may join any that was ever proposed, and
-one that has joined a generation learns at any later moment, or never, that all have. Everybody knows at once who has
-died, and what was the last generation that it has joined: to know less only forbids generations.
+any worker may propose any generation that it may join itself, and any worker may join any generation ever proposed. A
+worker that has joined a generation learns at some later moment, or never, that all have. Every worker immediately
+knows which workers have died and the last generation that each had joined, since knowing less only forbids
+generations.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 
 class Mind(NamedTuple):
-    """What one worker knows."""
+    """The knowledge of one worker."""
 
     started: Generation | None
     joined: tuple[Generation, ...]
 
 
 class Dead(NamedTuple):
-    """What is left of a worker: the highest number of a generation that it has joined."""
+    """The remains of a dead worker: the highest number of a generation that it has joined."""
 
     number: int
 
 
 class Jobs(NamedTuple):
-    """One state: the workers that have ever been, what is proposed, what has started, and the faults to come."""
+    """One state: all workers so far, the proposed and started generations, and the remaining faults."""
 
     minds: tuple[tuple[Worker, Mind | Dead], ...]
-    #: Each with what counts for newcomers to it as well: what its proposer knows to have started, and has joined.
+    #: Each with the generations that also count for its newcomers: those that its proposer has joined or knows to have
+    #: started.
     proposed: tuple[tuple[Generation, tuple[Generation, ...]], ...]
     started: tuple[Generation, ...]
     deaths: int
     newcomers: int
-    #: Who has learned of the start of which, and so may have contributed to its sums.
+    #: The workers that have learned of a generation's start, and so may have contributed to its sums.
     learned: frozenset[tuple[Worker, Generation]] = frozenset()
 
 
@@ -53,14 +55,14 @@ class World:
         self.size, self.proposals, self._lineage, self.inherits = size, proposals, lineage, inherits
 
     def start(self, *, deaths: int, newcomers: int = 0) -> Jobs:
-        """Return the state in which the first generation has started, and all know it."""
+        """Return the state in which the first generation has started, as all workers know."""
         workers = tuple(Worker(rank, "a") for rank in range(self.size))
         first = Generation(1, "first", workers)
         minds = tuple((worker, Mind(first, ())) for worker in workers)
         return Jobs(minds, (), (first,), deaths, newcomers)
 
     def after(self, state: Jobs, *labels: str) -> Jobs:
-        """Return the state after these steps, each named by its whole label with workers as numbers."""
+        """Return the state after these steps, each named by its full label with workers as numbers."""
         for label in labels:
             state = next(after for name, after in self._steps(state) if _short(name) == label)
         return state
@@ -111,9 +113,9 @@ class World:
                     yield f"{rank} is back", state._replace(minds=minds, newcomers=state.newcomers - 1)
 
     def _proposals(self, state: Jobs, lineage: Lineage) -> Iterator[Generation]:
-        """Yield all that a worker may propose; those whose ranks and number are the same have one id per proposer."""
+        """Yield all proposals of a worker; those with the same ranks and number have one id per proposer."""
         if lineage.started is None and not lineage.joined:
-            return  # only a worker that has taken part proposes
+            return  # only a worker that has taken part may propose
         living = [worker for worker, mind in state.minds if isinstance(mind, Mind) or worker.nonce == "a"]
         before = lineage.joined if lineage.started is None else (lineage.started, *lineage.joined)
         known = {worker for one in before for worker in one.workers}
@@ -129,29 +131,29 @@ class World:
     def _propose(self, state: Jobs, generation: Generation, mind: Mind) -> Jobs:
         before = mind.joined if mind.started is None else (mind.started, *mind.joined)
         if not state.newcomers and all(worker.nonce == "a" for worker, _ in state.minds):
-            before = ()  # nobody asks for it, and there are fewer states
+            before = ()  # not used by any newcomer, and this reduces the number of states
         proposed = {*state.proposed, (generation, before)}
         return state._replace(proposed=tuple(sorted(proposed, key=repr)))
 
     def _start(self, state: Jobs, generation: Generation) -> Jobs:
-        """A generation starts in the moment in which all of its workers are in it."""
+        """Start a generation at the moment when all of its workers are in it."""
         if generation in state.started or not self._goes_on(state, generation):
             return state
         return state._replace(started=tuple(sorted((*state.started, generation), key=repr)))
 
     @staticmethod
     def _returned(state: Jobs) -> Worker | None:
-        """Return a worker that was left out of sums, but is in a later generation as if it had them."""
+        """Return a worker that was left out of sums but is in a later generation as if it had them."""
         for first, second, third in combinations(sorted(state.started, key=lambda one: one.number), 3):
             if any((worker, second) not in state.learned for worker in second.workers):
-                continue  # nobody has a sum of it
+                continue  # no worker has a sum of it
             for worker in set(first.workers).intersection(third.workers).difference(second.workers):
                 if first.number < second.number < third.number:
                     return worker
         return None
 
     def _goes_on(self, state: Jobs, generation: Generation) -> bool:
-        """Whether all workers of a generation are in it now, so that its sums can be completed."""
+        """Return whether all workers of a generation are in it now, so that its sums can be completed."""
         minds = dict(state.minds)
         return all(self._current(minds.get(worker)) == generation for worker in generation.workers)
 
@@ -174,7 +176,7 @@ class World:
 
 
 def _short(label: str) -> str:
-    """Return a label with numbers in place of workers: "1 joins 1,2,3"."""
+    """Return a label with workers as numbers: "1 joins 1,2,3"."""
     head, _, rest = label.partition("Generation")
     who = re.findall(r"rank=(\d+)", head)
     ranks = re.findall(r"rank=(\d+)", rest)
@@ -189,11 +191,11 @@ def check(world: World, start: Jobs) -> Report:
     return report
 
 
-#: Worker 0 is cut off from the others, and 3 hears of both sides. 1 and 2 have joined a generation without 0.
+#: Worker 0 is cut off from the others, and 3 hears both sides. 1 and 2 have joined a generation without 0.
 DIVIDED = ("1 proposes 1,2,3", "1 joins 1,2,3", "2 joins 1,2,3")
-#: 3 has joined it as well, so it has started, and 1 and 2 know that.
+#: 3 has joined that generation as well, so it has started, and 1 and 2 know that.
 STARTED = (*DIVIDED, "3 joins 1,2,3", "1 start", "2 start")
-#: 0 and 3 have gone on without 1 and 2, who have not heard of it; then 0 has died, so that 1, 2 and 3 are left.
+#: 0 and 3 have continued without 1 and 2, which do not know it. Then 0 has died, so that 1, 2 and 3 remain.
 HALVED = ("0 proposes 0,3", "0 joins 0,3", "3 joins 0,3", "0 dies")
 
 
@@ -227,7 +229,7 @@ def test_no_two_generations_of_a_divided_job_go_on(steps: tuple[str, ...]) -> No
 
 
 def test_half_of_a_job_goes_on_when_the_other_half_is_known_to_have_ended() -> None:
-    """And not before: that is all that a supervisor on another host can say."""
+    """It may not continue earlier either: an end is all that a supervisor on another host can report."""
     world = World(4, 1)
     start = world.start(deaths=2)
     for steps, may in [((), False), (("0 dies",), True), (("2 dies",), True), (("0 dies", "2 dies"), True)]:
@@ -236,7 +238,7 @@ def test_half_of_a_job_goes_on_when_the_other_half_is_known_to_have_ended() -> N
 
 
 class _ForgetsJoined(Lineage):
-    """Asks for a majority of the last generation that has started, and forgets those that it has joined since."""
+    """Requires a majority of the last started generation, and forgets the generations joined since."""
 
     def may_join(self, generation: Generation) -> bool:
         joined, number, self.joined = self.joined, self.number, ()
@@ -247,7 +249,7 @@ class _ForgetsJoined(Lineage):
 
 
 class _ForgetsStarted(Lineage):
-    """Asks for a majority of the generation that it has joined last, whether or not that has started."""
+    """Requires a majority of the generation joined last, whether or not that has started."""
 
     def may_join(self, generation: Generation) -> bool:
         if not self.joined:
@@ -257,7 +259,7 @@ class _ForgetsStarted(Lineage):
 
 
 class _ForgetsNumbers(Lineage):
-    """Leaves out all that have ended, whatever they have joined before."""
+    """Ignores all ended workers, whatever they have joined before."""
 
     def may_join(self, generation: Generation) -> bool:
         ended, self.ended = self.ended, dict.fromkeys(self.ended, 0)
@@ -268,7 +270,7 @@ class _ForgetsNumbers(Lineage):
 
 
 class _AnyHalf(Generation):
-    """Half of the workers are enough, whichever half it is."""
+    """Accepts any half of the workers."""
 
     def is_majority_of(self, before: Generation, ended: Mapping[Worker, int]) -> bool:
         return 2 * len(set(self.workers).intersection(before.workers)) >= len(before.workers)
@@ -287,7 +289,7 @@ def test_weaker_rules_fail(rule: type[Lineage], steps: tuple[str, ...]) -> None:
 
 
 class _LetsReturn(Lineage):
-    """Whoever was left out of a generation may be in later ones."""
+    """Lets a worker that was left out of a generation be in later ones."""
 
     def may_join(self, generation: Generation) -> bool:
         return super().may_join(replace(generation, newcomers=generation.workers))

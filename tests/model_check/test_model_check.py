@@ -1,8 +1,8 @@
 """Every interleaving of small cases, over the real cores of both sides.
 
-Checked in every reachable state: no wrong sum, nothing counted twice, no contribution needed after its
-release, no rank fails; and from every state all ranks can still hold everything and close. The cases without
-`--full` are visited completely; those with it also, or up to the number of states given.
+Every reachable state is checked: no sum is wrong, nothing is counted twice, no contribution is needed after its
+release, and no rank fails. From every state all ranks can still get everything and close. Cases that run without
+`--full` are explored completely, and so are the others unless they give a maximum number of states.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_crash_of_one_of_two_reducers() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.full
 def test_a_reducer_is_added() -> None:
-    """Some of the ways lead through an epoch in which it takes part."""
+    """Some of the paths lead through an epoch in which the added reducer takes part."""
     world = World(reducers=2, named=1, collectives=1, numel=1)
     is_end, parts = world.is_goal, 0
 
@@ -96,7 +96,7 @@ def test_crash_and_return_of_one_of_two_reducers() -> None:
 
 
 def test_the_explorer_finds_what_it_should() -> None:
-    """Counting to 3 in steps of 1 or 2, where 3 is the only good end and 4 is forbidden."""
+    """Count to 3 in steps of 1 or 2, where 3 is the only good end and 4 is forbidden."""
 
     def steps(state: object) -> list[tuple[str, int]]:
         if state == 4:
@@ -114,7 +114,7 @@ def test_the_explorer_finds_what_it_should() -> None:
 
 
 def test_leaving_at_once_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that is dropped must not take along what it has issued."""
+    """A dropped state must not take along the collectives that it has issued."""
 
     def leave(self: RankCore, now: float) -> None:
         if self.last_issued is not None:
@@ -127,7 +127,7 @@ def test_leaving_at_once_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rule", ["eager release", "closing at once", "results for re-dialled ranks"])
 def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules that look right and are not: the model check must be able to tell."""
+    """Rules that look right but are wrong: the model check must detect them."""
     if rule == "eager release":  # forget a contribution as soon as this rank holds the result
         right = Window.take
 
@@ -137,13 +137,13 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
             return is_whole
 
         monkeypatch.setattr(Window, "take", eager)
-    elif rule == "closing at once":  # after the last result, whether or not the others have it
+    elif rule == "closing at once":  # close after the last result, whether or not the others have it
         monkeypatch.setattr(
             RankCore,
             "_leave_if_done",
             lambda self, now: self.state is State.CLOSING and self._leave(),
         )
-    else:  # a rank that said Hello on an earlier stream of the epoch counts as there
+    else:  # treat a rank that sent Hello on an earlier stream of the epoch as present
         monkeypatch.setattr(Job, "on_lost", _lose_but_keep_hello)
     world = World(reducers=1, collectives=1, is_hasty=False)
     faults = {"crashes": 1, "restarts": 1} if rule != "results for re-dialled ranks" else {"cuts": 1}
@@ -162,7 +162,7 @@ def _lose_but_keep_hello(self: Job, rank: int) -> list[object]:
 
 @pytest.fixture
 def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second reducer has twice the share of the first, and no lane may be ahead of another one at all."""
+    """Give the second reducer twice the share of the first, and let no lane be ahead of another."""
     monkeypatch.setattr(leader, "weights", lambda links: tuple(link.id + 1 for link in links))
     monkeypatch.setattr(convoy, "LEAD_CHUNKS", 0)
     monkeypatch.setattr(convoy, "LEAD_CHUNKS_LEAST", 0)
@@ -188,7 +188,7 @@ def test_a_stream_cut_with_unequal_shares() -> None:
 
 
 def test_lanes_that_wait_for_those_behind_them_fail(monkeypatch: pytest.MonkeyPatch, unequal: None) -> None:
-    """The model check must be able to tell: the slowest lane itself may not go on."""
+    """The model check must detect it: the slowest lane itself is blocked."""
     right = convoy.Convoy.update
 
     def update(self: convoy.Convoy, lanes: Iterable[convoy.InStep]) -> None:

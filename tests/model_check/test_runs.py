@@ -1,6 +1,6 @@
-"""Runs that chose one job name: nothing of one is ever in a sum of another, whoever comes, dies or is left over.
+"""Runs that chose the same job name: no sum mixes two runs, whichever ranks join, die or are left over.
 
-Each case is also seen to fail when reducers take all ranks for one run.
+Each case is also shown to fail when reducers treat all ranks as one run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from reducer.core.jobs import Jobs
 from reducer.core.totals import JobTotals, Totals
 from reducer.core.waits import Waits
 
-#: Two runs of two ranks; one, and a rank 1 or a rank 0 that is left over from the day before.
+#: Two runs of two ranks; one run and a rank 1, or a rank 0, left over from the day before.
 TWO, LEFT_1, LEFT_0 = [(0, 1), (0, 1)], [(0, 1), (1,)], [(0, 1), (0,)]
 BOTH, NEITHER = frozenset({0, 1}), frozenset[int]()
 
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reducers not see which run a Join is of."""
+    """Hide from reducers which run a Join belongs to."""
     on_join = Jobs._on_join
     monkeypatch.setattr(
         Jobs, "_on_join", lambda self, stream, join: on_join(self, stream, dataclasses.replace(join, run=""))
@@ -40,7 +40,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def visit(world: Clusters, states_max: int = 10**9, **faults: int) -> tuple[Report, set[frozenset[int]]]:
-    """Visit everything; return also which runs have got their sums in the end."""
+    """Visit everything; return the report and the sets of runs that got their sums at an end."""
     ends: set[frozenset[int]] = set()
 
     def is_goal(state: State_) -> bool:
@@ -77,7 +77,7 @@ def test_a_rank_is_left_over_and_one_dies(mortal: int) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_two_runs_of_two_ranks() -> None:
-    """Both may get their sums, one after the other."""
+    """Both runs may get their sums, one after the other."""
     assert check(Clusters(TWO, 2)) == {BOTH, frozenset({0}), frozenset({1}), NEITHER}
 
 
@@ -97,16 +97,16 @@ def test_ranks_of_one_name_mix_if_runs_are_not_told_apart(
     assert "wrong sum" in report.violation[0]
 
 
-# ---- a reducer alone, whose ranks do anything at any moment ----
+# ---- a reducer alone, with ranks that do anything at any moment ----
 
 #: Run, rank and life of each process.
 Process = tuple[int, int, int]
-#: Number of the reducer's core, and of the processes that have a stream.
+#: Number of the reducer's core, and the processes that have a stream.
 State = tuple[int, frozenset[int]]
 
 
 class Desk:
-    """A reducer that processes join, greet and are lost to in any order."""
+    """A reducer that sees processes join, send Hello and disconnect in any order."""
 
     def __init__(self, processes: list[Process], size: int) -> None:
         self._processes, self._size = processes, size
@@ -134,7 +134,7 @@ class Desk:
         jobs = copy.deepcopy(self._cores[core])
         closed = {action.stream for action in jobs.handle(event, 0.0) if isinstance(action, ra.Close)}
         jobs.totals = Totals()
-        jobs.failures.clear()  # they only make more refusals
+        jobs.failures.clear()  # they only cause more refusals
         for job in jobs.by_name.values():
             present = [view for view in job.ranks.values() if view.stream is not None]
             greeted = [job.ranks[rank] for rank in job.hellos]
@@ -150,7 +150,7 @@ class Desk:
         return number, here - closed
 
     def has_begun(self, state: State) -> bool:
-        """Whether all ranks of a run are at a job that has begun."""
+        """Return whether the job has started, with all ranks of a run."""
         return any(job.is_started for job in self._cores[state[0]].by_name.values())
 
 

@@ -1,12 +1,12 @@
-"""The real cores of n ranks and k reducers, with a network that loses, delays and cuts between them.
+"""The real cores of n ranks and k reducers, with a network between them that loses, delays and cuts.
 
-A state is a tuple of small numbers: each rank's and reducer's core is frozen, numbered and never changed;
-a step copies one core, lets it handle one event, and numbers the result. Since the cores are deterministic,
-(core, event) -> (core, actions) is remembered, and most steps are a table look-up.
+A state is a tuple of small numbers: each rank's and reducer's core is frozen, numbered and never changed. A step
+copies one core, lets it handle one event, and numbers the result. Since the cores are deterministic,
+(core, event) -> (core, actions) is cached, and most steps are a table lookup.
 
-Time: a core sees 0 with every frame, and a tick may come at any moment, early (dials and acknowledgements
-are due) or late (the grace of a lost stream is over too). Time stamps in a core are brought back to 0 after
-every step, so "since" and "due" stay facts and never become numbers that grow.
+Time: a core sees 0 with every frame. A tick may occur at any moment, early (dials and acknowledgements are due) or
+late (the grace period of a lost stream is over too). Timestamps in a core are reset to 0 after every step, so "since"
+and "due" remain facts and never become growing numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from worker_plugin.core.waiting.patience import Patience
 
 EARLY, LATE, CLOSE_LATE, JOIN_LATE = 0.06, 2.0, 6.0, 61.0
 CHUNK_BYTES = 1024
-#: What a rank breaks with.
+#: The error with which a rank breaks.
 OWN_ERROR = WorkerFailed("an error of its own")
 _TIMES = (
     "dial_at",
@@ -67,12 +67,12 @@ class ReducerBox:
     sums: dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
 
 
-#: What a core does not decide by.
+#: Attributes that do not influence a core's decisions.
 SKIPPED = frozenset({"_job_count", "id", "dials", "identity", "received_bytes", "sent_bytes"})
 
 
 def freeze(value: Any) -> Hashable:
-    """Return a hashable picture of a core."""
+    """Return a hashable snapshot of a core."""
     if isinstance(value, dict):
         return tuple(sorted(((freeze(key), freeze(item)) for key, item in value.items()), key=repr))
     if isinstance(value, set):
@@ -96,14 +96,14 @@ def freeze(value: Any) -> Hashable:
 
 @functools.cache
 def _attributes(kind: type) -> tuple[str, ...]:
-    """Return the names that all objects of a type have in common, if it says so."""
+    """Return the attribute names that all objects of a type have in common, if it declares them."""
     if is_dataclass(kind):
         return tuple(field.name for field in fields(kind))
     return tuple(getattr(kind, "__slots__", ()))
 
 
 class World:
-    """The steps that are possible; see the module's text."""
+    """The possible steps; see the module's docstring."""
 
     def __init__(
         self,
@@ -122,24 +122,24 @@ class World:
         named: int | None = None,
     ) -> None:
         self.n, self.k = ranks, reducers
-        #: How many of the reducers the ranks know at the start.
+        #: Number of reducers that the ranks know at the start.
         self.named = reducers if named is None else named
         self.collectives = collectives
         self.credit_bytes = credit_bytes
-        #: Whether the grace may run out while a re-dial is still possible. With one reducer that would be
-        #: the loss of a worker, which is an error and not what is checked here.
+        #: Whether the grace period may expire while a redial is still possible. With one reducer that would be the loss
+        #: of a worker, which is an error and not checked here.
         self.is_hasty = is_hasty
-        #: The rank that dies, if there is a death: then all others may fail, but only with an error that names it.
+        #: The rank that may die, if any. After its death all others may fail, but only with an error that names it.
         self.mortal = mortal
-        #: The rank that breaks, if one does: then all may fail, but only with its error.
+        #: The rank that may break, if any. Then all may fail, but only with its error.
         self.fragile = fragile
-        #: Whether ranks may give up joining for want of a reducer that has died for good.
+        #: Whether ranks may give up joining because a reducer has died for good.
         self.may_lack_reducers = may_lack_reducers
-        #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused, again and again,
-        #: which multiplies the states.
+        #: Whether a dial to a reducer that has died for good gets no answer. Otherwise it is refused repeatedly, which
+        #: multiplies the states.
         self.is_mute = is_mute
-        #: Ranks whose states are dropped at any moment, with what was issued still in flight, instead of being closed.
-        #: With a GPU some of it may not even have come to the core.
+        #: Ranks whose states are dropped at any moment, with issued collectives still in flight, instead of being
+        #: closed. With a GPU some of them may not even have reached the core.
         self.dropped = dropped
         self.collective = Collective(ReduceOp.SUM, DType.INT32, numel, 7)
         self.chunks = max(1, -(-numel * 4 // CHUNK_BYTES))
@@ -151,7 +151,7 @@ class World:
     # ---- the start ----
 
     def start(self, **budget: int) -> State_:
-        """Return the state in which nobody has done anything."""
+        """Return the initial state, before any step."""
         ranks = tuple(self._number(RankBox(self._communicator(rank), set())) for rank in range(self.n))
         reducers = tuple(self.new_reducer(index, 0) for index in range(self.k))
         return State_(ranks, reducers, (), **budget)
@@ -173,7 +173,7 @@ class World:
             state = following
 
     def after(self, state: State_, *labels: str) -> State_:
-        """Return the state after these steps, each the first whose label begins so."""
+        """Return the state after these steps, each being the first whose label starts with the given text."""
         for label in labels:
             state = next(after for name, after in self.successors(state) if name.startswith(label))
         return state
@@ -220,7 +220,7 @@ class World:
                 _forget_times(box.core)
             else:
                 actions = self._perform_on_reducer(box, actions)
-                box.core.totals = Totals()  # statistics of the past decide nothing
+                box.core.totals = Totals()  # statistics do not influence decisions
                 for job in box.core.by_name.values():
                     job.minimum_due = None if job.minimum_due is None else 0.0
                     job.totals = JobTotals()
@@ -229,7 +229,7 @@ class World:
         return known
 
     def _perform_on_rank(self, box: RankBox, actions: list[Any]) -> list[Any]:
-        """Do what concerns the rank's own memory; return what concerns its streams."""
+        """Perform the actions on the rank's own memory; return those on its streams."""
         rest = []
         for action in actions:
             match action:
@@ -252,7 +252,7 @@ class World:
                     )
                     rest.append(wa.Send(action.link, push))
                 case wa.Fail(is_over=True) if box.core.window.held == self.collectives:
-                    # It has everything: to it, a rank whose Goodbye was lost looks like one that died.
+                    # It has all results, and a rank whose Goodbye was lost looks to it like one that died.
                     rest.append(wa.Closed())
                 case wa.Release() | wa.Log():
                     pass
@@ -265,7 +265,7 @@ class World:
         return core.identity.nonce[0]
 
     def _summed(self, core: RankCore) -> Iterable[int]:
-        """Return the numbers of those whose contributions a rank's sums must have, in order."""
+        """Return the numbers of the processes whose contributions a rank's sums must contain, in order."""
         return range(self.n)
 
     def _perform_on_reducer(self, box: ReducerBox, actions: list[Any]) -> list[Any]:
@@ -290,10 +290,10 @@ class World:
     # ---- steps ----
 
     def successors(self, state: State_) -> Iterator[tuple[str, State_]]:
-        """Yield every step that is possible in a state.
+        """Yield every possible step in a state.
 
-        A rank that waits in close() gives up only when nothing else can happen: the five seconds that it
-        waits are meant to be longer than any recovery.
+        A rank that waits in close() gives up only when nothing else can happen, since its limit of five seconds is
+        meant to exceed any recovery.
         """
         steps = list(self._steps(state))
         yield from steps
@@ -363,7 +363,7 @@ class World:
             yield f"{name}: rank {rank} ticks", after
 
     def _may_redial(self, state: State_) -> bool:
-        """Whether some rank could still get a stream, or does not know yet that it lost one."""
+        """Return whether some rank could still get a stream, or does not know yet that it has lost one."""
         standing = {
             (stream.rank, stream.reducer)
             for stream in state.streams
@@ -378,7 +378,7 @@ class World:
         return any((rank, index) not in standing for rank in live for index in alive)
 
     def _is_quiet(self, state: State_) -> bool:
-        """Whether nothing is under way and nobody could do more: only then do five seconds pass."""
+        """Return whether nothing is in flight; five seconds pass only then."""
         return all(not stream.up and not stream.down for stream in state.streams)
 
     # ---- performing ----
@@ -443,21 +443,21 @@ class World:
         return self._rank(state, rank, we.Broke(OWN_ERROR), 0.0)
 
     def takes_part(self, state: State_, reducer: int) -> bool:
-        """Whether a reducer is a member of the epoch of every rank, and it has started."""
+        """Return whether a reducer is a member of every rank's epoch, and that epoch has started."""
         epochs = [self._boxes[number].core.epochs for number in state.ranks if number >= 0]
         return all(
             one.is_calm and one.configuration.index_of(bytes([reducer, 0]) * 8) is not None for one in epochs
         )
 
     def is_goal(self, state: State_) -> bool:
-        """Whether every rank that lives has closed or failed, or can do nothing for want of reducers."""
+        """Return whether every living rank has closed or failed, or can do nothing without reducers."""
         cores = [self._boxes[state.ranks[rank]].core for rank in self._alive(state)]
-        # Who failed without holding everything had a reason, or `_check_failure` had said so.
+        # A rank that failed without all results had a reason, or `_check_failure` would have raised.
         if all(core.state in (State.CLOSED, State.FAILED) for core in cores):
             return True
         if self.mortal is not None or self.may_lack_reducers:
             return False
-        # A rank that closes holds everything, and leaves after close_timeout_s, which is no step here.
+        # A closing rank has all results and leaves after close_timeout_s, which is not a step here.
         waits = any(core.state is State.OPEN for core in cores)
         return all(number < 0 for number in state.reducers) and not (state.restarts and waits)
 
@@ -472,9 +472,9 @@ class World:
         return self.may_lack_reducers and not state.restarts and min(state.reducers) < 0
 
     def _may_relay(self, state: State_, error: ReductionError) -> bool:
-        """Whether a reducer may end streams with an error that a rank has told it."""
+        """Return whether a reducer may end streams with this error, which a rank has reported to it."""
         if isinstance(error, WorkerLost):
-            # One that closed may be among them: whoever misses its Goodbye takes it for dead.
+            # A rank that closed may be named: a rank that misses its Goodbye considers it dead.
             ended = [other for other in range(self.n) if self._has_ended(state, other)]
             return any(rank_is_named(error, other) for other in ended)
         if isinstance(error, WorkerFailed):
@@ -486,7 +486,7 @@ class World:
         return number < 0 or self._boxes[number].core.state in (State.CLOSED, State.FAILED)
 
     def _check_failure(self, state: State_, rank: int, error: ReductionError) -> None:
-        """Raise Violation unless a rank that does not hold everything has a reason, and says it."""
+        """Raise Violation unless a rank without all results has a reason to fail and reports it."""
         gone = [other for other in range(self.n) if self._is_gone(state, other)]
         if any(rank_is_named(error, other) for other in gone):
             return
@@ -499,7 +499,7 @@ class World:
 
 
 def rank_is_named(error: ReductionError, rank: int | None) -> bool:
-    """Whether the error says that this rank is lost, and where it was."""
+    """Return whether the error says that this rank is lost, and where it ran."""
     return isinstance(error, WorkerLost) and f"rank {rank} (host{rank}) is gone" in str(error)
 
 
@@ -510,9 +510,10 @@ def _forget_times(core: RankCore) -> None:
         for name in _TIMES:
             if getattr(thing, name, None) is not None:
                 setattr(thing, name, 0.0)
-    core.patience = Patience(core.identity.stall_warn_s, core._actions)  # what it has said decides nothing
-    core.stalls._warned_at.clear()  # nor does this
-    # As at the next tick, which finds out; it would be one more state, whatever else happens before.
+    # Past warnings do not influence decisions.
+    core.patience = Patience(core.identity.stall_warn_s, core._actions)
+    core.stalls._warned_at.clear()
+    # The next tick would find this out. Doing it now saves a state, whatever else happens before that tick.
     core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:
         link.lost_since = dict.fromkeys(link.lost_since, 0.0)

@@ -1,4 +1,4 @@
-"""An honest worker, for `reducer_world`: it obeys the protocol, at any time and in any order that it allows."""
+"""An honest worker for `reducer_world`: it obeys the protocol, at any pace and in any order that it allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = object()
 
 @dataclass(eq=False)
 class Stream:
-    """A connection with what is under way on it, both ways; END is its end."""
+    """A connection and the frames in flight on it in both directions; END is its end."""
 
     number: int
     rank: Rank
@@ -42,7 +42,7 @@ class Stream:
 
 @dataclass(eq=False)
 class Game:
-    """A job: what its ranks have in common."""
+    """A job: the common state of its ranks."""
 
     name: str
     world_size: int
@@ -60,7 +60,7 @@ class Game:
 
 
 class Rank:
-    """A worker as the protocol wants it: one stream, one epoch, its pushes and its results."""
+    """A worker that follows the protocol: one stream, one epoch, its pushes and its results."""
 
     def __init__(self, world, game, number):
         self.world, self.game, self.number = world, game, number
@@ -71,10 +71,10 @@ class Rank:
         self.configuration: Configuration | None = None
         self.hello_epoch = 0
         self.seen: dict[int, Presence] = {}
-        #: How many streams each rank has had, as far as it is known.
+        #: Number of streams that each rank has had, as far as known.
         self.streams: dict[int, int] = {}
         self.issued = self.held = self.minimum = 0
-        #: Results by seq, then by chunk; kept when whole.
+        #: Results by seq, then by chunk; kept once complete.
         self.results: dict[int, dict[int, list]] = {}
         self._stop()
 
@@ -88,7 +88,7 @@ class Rank:
     def epoch(self):
         return self.configuration.epoch if self.configuration else 0
 
-    # ---- what it may do of its own accord ----
+    # ---- steps that it may take on its own ----
 
     def connect(self):
         self.stream = self.world.open(self)
@@ -102,7 +102,7 @@ class Rank:
         )
 
     def cut(self, *, with_tail):
-        """Lose the stream, and with it what was under way to here; perhaps also what was under way to there."""
+        """Lose the stream with the frames in flight to this rank, and without `with_tail` also those to the reducer."""
         if not with_tail:
             self.stream.up.clear()
         self.stream.up.append(END)
@@ -137,7 +137,7 @@ class Rank:
         self.stream.up.append(Ack(self.held))
 
     def may_configure(self):
-        """Rank 0 may make an epoch when all ranks are here; it must after a stream broke."""
+        """Return whether this is rank 0 and all ranks are present. It may then create an epoch; after a cut it must."""
         here = [self.seen.get(number) is Presence.PRESENT for number in range(self.game.world_size)]
         return self.number == 0 and self.is_welcome and all(here)
 
@@ -153,7 +153,7 @@ class Rank:
         self.stream.up.append(Goodbye(self.held, self.minimum))
         self.has_left = True
 
-    # ---- what it does with a frame ----
+    # ---- handling of frames ----
 
     def enter(self, configuration):
         if self.configuration and self.configuration.chunk_bytes != configuration.chunk_bytes:
@@ -213,7 +213,7 @@ class Rank:
             self.held += 1
 
     def _run(self, seq):
-        """Return this reducer's chunks of a collective; what the other one has is there at once."""
+        """Return this reducer's chunks of a collective; the other reducer's results count as held."""
         collective = self.game.collectives[seq]
         chunks = layout.chunk_count(
             collective.numel, collective.dtype.itemsize, self.configuration.chunk_bytes

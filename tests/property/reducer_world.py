@@ -1,6 +1,6 @@
-"""Several jobs on one real `reducer.core.jobs.Jobs`, over streams that delay, break and lose their tails.
+"""Several jobs on one real `reducer.core.jobs.Jobs`, over streams that delay, break and lose their last frames.
 
-The world performs the table's actions: a Fold notes whose contribution was added, and a Publish checks the list.
+The world performs the actions of `Jobs`: a Fold records whose contributions were added, and a Publish checks the list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reducer.core.jobs import Jobs
 
 
 class World:
-    """The reducer, its jobs and the network between."""
+    """The reducer, its jobs and the network between them."""
 
     def __init__(self, *jobs):
         self.jobs = Jobs(incarnation=US, memory_limit_bytes=1 << 30)
@@ -37,7 +37,7 @@ class World:
         for index, (world_size, numels) in enumerate(jobs):
             collectives = [
                 Collective(ReduceOp.SUM, DType.FLOAT32, numel, 7) for numel in numels
-            ]  # equal in all jobs: what keeps them apart is not the collective
+            ]  # equal in all jobs, so collectives do not distinguish jobs
             game = Game(f"job{index}", world_size, collectives)
             game.ranks = [Rank(self, game, number) for number in range(world_size)]
             self.games.append(game)
@@ -48,7 +48,7 @@ class World:
         return self.streams[-1]
 
     def contribution(self, rank, seq, chunk, nbytes):
-        """Return a payload that can be told from all others, whatever its size."""
+        """Return a payload that is distinguishable from all others, whatever its size."""
         view = memoryview(bytes(nbytes))
         self.views.append(view)
         self.tags[id(view)] = (rank.game.name, rank.epoch, rank.number, seq, chunk)
@@ -134,7 +134,7 @@ class World:
             assert frame.minimum <= min(rank.held for rank in ranks), "a rank does not hold this yet"
 
     def check_memory(self):
-        """Kept contributions and accumulators of a job stay within what its ranks' credit allows."""
+        """Check that kept contributions and accumulators of a job stay within the credit of its ranks."""
         for job in self.jobs.by_name.values():
             kept = sum(view.nbytes for slot in job.slots.values() for view in slot.kept.values())
             assert kept <= (job.world_size - 1) * CREDIT

@@ -1,4 +1,4 @@
-"""The same bits for every order in which contributions arrive, and for every number of reducers; with real engines."""
+"""Real engines give the same bits for every arrival order of contributions and every number of reducers."""
 
 import random
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 1024
 
 
 class Sink:
-    """Puts results where a rank wants them."""
+    """Stores results for a rank."""
 
     def __init__(self, results):
         self.results = results
@@ -33,7 +33,7 @@ class Sink:
 
 
 def contributions(wire_dtype):
-    """Return the collective, and what each rank pushes, by chunk."""
+    """Return the collective and each rank's pushes, by chunk."""
     wire = parse(wire_dtype)
     payloads = []
     for rank in range(RANKS):
@@ -41,7 +41,7 @@ def contributions(wire_dtype):
         which = torch.randint(5, (NUMEL,), generator=generator)
         tensor = torch.tensor([2.0**15, -(2.0**15), 1.0 + 2.0**-7, 3.0, 2.0**-10])[
             which
-        ]  # the order of adding shows
+        ]  # values whose sum depends on the order of addition
         encoding = encoding_of(tensor, wire)
         encoding.open()
         numel = getattr(encoding, "numel", NUMEL)
@@ -57,7 +57,7 @@ def contributions(wire_dtype):
 
 
 def reduced(collective, payloads, k, order):
-    """Return each rank's result, as bytes, from k reducers that get the pushes in a random order."""
+    """Return each rank's result as bytes, from k reducers that receive the pushes in a random order."""
     results = [{} for _ in range(RANKS)]
     engines = [Engine(memory_limit_bytes=1 << 30, clock=lambda: 100.0) for _ in range(k)]
     members = tuple(Member(f"{index}:1", engine.jobs.incarnation) for index, engine in enumerate(engines))

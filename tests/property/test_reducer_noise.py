@@ -1,7 +1,7 @@
-"""Workers that send any valid frame at any time: a reducer never raises, never leaks, never forgets a stream.
+"""Workers that send any valid frame at any time: a reducer never raises, never leaks and never forgets a stream.
 
-`test_reducer_schedules` has honest ranks; these here break every rule of order. Numbers are few and small, so
-that frames meet: two jobs, two lives, three ranks, six streams.
+The ranks of `test_reducer_schedules` are honest; these break every rule of order. Numbers are few and small so that
+frames interact: two jobs, two lives, three ranks, six streams.
 """
 
 from dataclasses import replace
@@ -72,7 +72,7 @@ PUSHES = st.builds(
     held=SMALL,
     payload=st.sampled_from([0, 16, 1024, 2048]).map(lambda nbytes: memoryview(bytes(nbytes))),
 )
-#: Most noise is refused at once; these come further.
+#: Most noise is refused immediately; these pushes get further.
 GOOD_PUSHES = st.builds(
     Push,
     epoch=st.integers(1, 2),
@@ -106,7 +106,7 @@ NOISE = st.one_of(
 
 
 def steady():
-    """A job that runs, so that noise has something to disturb."""
+    """Yield the events of a running job, so that noise has something to disturb."""
     hello = Hello(Configuration(LIVES[0], 1, 1024, MEMBERS[0]), 0)
     for rank in (0, 1):
         yield Received(rank, Join("left", LIVES[0], rank, 2, b"process 1.......", "h", 0, 2048))
@@ -115,11 +115,11 @@ def steady():
 
 
 class Watch:
-    """Performs the actions and holds them against what must always be true."""
+    """Performs the actions and checks them against the invariants."""
 
     def __init__(self):
         self.jobs = Jobs(incarnation=US, memory_limit_bytes=2 * reservation(2, 2048) + JOB_FIXED_BYTES)
-        #: Stream numbers of the script stand for connections; a closed one is followed by a new one.
+        #: Stream numbers of the script stand for connections; a new connection replaces a closed one.
         self.numbers = {stream: stream for stream in range(6)}
         self.next_number = 6
         self.sums = {}

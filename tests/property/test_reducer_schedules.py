@@ -1,4 +1,4 @@
-"""Thousands of random schedules against a reducer's core; what must hold is asserted in `reducer_world`."""
+"""Thousands of random schedules against a reducer's core; `reducer_world` asserts the invariants."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ SHARED = (Member("b:1", OTHER, 2), Member("a:1", US))
 NUMELS = st.lists(st.sampled_from([0, 1, 256, 300, 700, 1100]), min_size=1, max_size=12)
 JOBS = st.lists(st.tuples(st.integers(1, 4), NUMELS), min_size=1, max_size=3)
 
-#: (how often out of 256, which steps of this kind are possible now)
+#: (weight out of 256, function that returns the steps of this kind that are possible now)
 KINDS = [
     (69, lambda world: [(world.deliver_up, stream) for stream in world.streams if stream.up]),
     (60, lambda world: [(world.deliver_down, stream) for stream in world.streams if stream.down]),
@@ -53,12 +53,12 @@ def cut_tail(rank):
 
 
 def configure(rank):
-    """Another grid and other members with every second epoch."""
+    """Create an epoch, with other members every second epoch and another grid every third."""
     rank.configure((ALONE, SHARED)[rank.epoch // 2 % 2], (1024, 2048)[rank.epoch // 3 % 2])
 
 
 def play(world, schedule):
-    """Take one step per pair of bytes: the first says of which kind, the second which one of those possible."""
+    """Take one step per pair of bytes: the first selects the kind, the second one of its possible steps."""
     for kind, which in zip(schedule[::2], schedule[1::2], strict=False):
         steps = BY_BYTE[kind % len(BY_BYTE)](world)
         if steps:
@@ -67,7 +67,7 @@ def play(world, schedule):
 
 
 def settle(world):
-    """Deliver what is under way until nothing moves."""
+    """Deliver all frames in flight until nothing moves."""
     while busy := [stream for stream in world.streams if stream.up or stream.down]:
         for stream in busy:
             if stream.up:
@@ -77,7 +77,7 @@ def settle(world):
 
 
 def finish(world):
-    """Let everything come to its end: all ranks connect, recover, push the rest, and leave."""
+    """Bring everything to its end: all ranks connect, recover, and push the rest."""
     settle(world)
     for _ in range(100):
         for rank in absent(world):
@@ -99,7 +99,7 @@ def finish(world):
 
 
 def part(world):
-    """Tell everybody that everybody is done, and let the ranks say Goodbye."""
+    """Report all results as held, and let the ranks send Goodbye."""
     for rank in world.ranks:
         if rank.is_welcome and not rank.has_left:
             rank.acknowledge()
@@ -112,7 +112,7 @@ def part(world):
             rank.leave()
             settle(world)
     for rank in world.ranks:
-        # Its close_timeout_s is over: the others left, and the job was forgotten, while it was away.
+        # Its close_timeout_s has expired: while it was away, the others left and the reducer forgot the job.
         if rank.is_welcome and not rank.has_left and not rank.game.refusals:
             assert any(other.has_left for other in rank.game.ranks)
             rank.leave()
@@ -120,7 +120,7 @@ def part(world):
 
 
 def check_the_end(world):
-    """Everybody has everything and has left, and nothing of a job stays behind."""
+    """Check that all ranks have all results and have left, and that nothing of a job remains."""
     for game in world.games:
         assert not game.refusals, "an honest rank was refused"
         assert all(rank.held == len(game.collectives) and rank.has_left for rank in game.ranks)
@@ -147,7 +147,7 @@ def test_draining_lets_live_jobs_go_on(jobs, before, after):
     finish(world)
     part(world)
     for game in world.games:
-        # Refused is only a job that was new, or that the reducer forgot because all its streams had broken.
+        # A job may only be refused if it was new, or if the reducer forgot it because all its streams had broken.
         assert {abort.code for abort in game.refusals} <= {ReducerDraining.code}
     if not any(game.refusals for game in world.games):
         check_the_end(world)

@@ -1,7 +1,7 @@
-"""A pool's free buffers under any pattern of sizes: what repeats allocates nothing in the end, and the bounds hold.
+"""A pool's free buffers under any pattern of sizes: a repeated pattern ends up allocating nothing, and bounds hold.
 
-Collectives take a contribution and a result each. Some are in flight at once; the contribution of each is given back
-later than its result, by as many collectives as it pleases.
+Each collective takes a contribution and a result. Several may be in flight at the same time. A contribution is returned
+later than its result, by any number of collectives.
 """
 
 from collections import Counter, deque
@@ -13,9 +13,9 @@ from reduction.process import reuse
 from reduction.process.reuse import Shelf
 
 SIZES = st.one_of(st.sampled_from([0, 1, 4, 1000, 1024, 96 << 20]), st.integers(1, 1 << 20))
-#: How many collectives wait for their results, and how many more for their contributions.
+#: Number of collectives that wait for their results, and of further ones that wait for their contributions.
 DEPTHS = st.tuples(st.integers(0, 4), st.integers(0, 6))
-#: Windows that a test of any length can get past; `reuse` has them larger.
+#: Windows short enough for a test to exceed; those of `reuse` are longer.
 PEAK_TAKES, PATTERN_TAKES = 16, 128
 
 
@@ -26,7 +26,7 @@ def patterns(draw):
 
 
 class World:
-    """A shelf, and what its buffers are used for."""
+    """A shelf and the use of its buffers."""
 
     def __init__(self, depths):
         self.shelf = Shelf()
@@ -35,11 +35,11 @@ class World:
         self.allocated = 0
         self.takes = 0
         self.in_use = Counter()
-        #: By size, the most buffers that were ever in use at once.
+        #: By size, the largest number of buffers ever in use at the same time.
         self.most = Counter()
-        #: Bytes in use after the last takes.
+        #: Bytes in use after each of the last takes.
         self.used_bytes = deque(maxlen=2 * PEAK_TAKES)
-        #: When each buffer was last in use, and its size; the take at which a buffer was allocated last.
+        #: When each buffer was last in use, its size, and the take at which a buffer was last allocated.
         self.used_at = {}
         self.sizes = []
         self.allocated_at = 0
@@ -83,11 +83,11 @@ class World:
 
     @property
     def needed_bytes(self):
-        """What exact sizes need if nothing is ever allocated twice."""
+        """The bytes needed by exact sizes if nothing is ever allocated twice."""
         return sum(nbytes * count for nbytes, count in self.most.items())
 
     def recent_bytes(self, since):
-        """What was in use at that take or later."""
+        """Return the bytes of the buffers that were in use at the take `since` or later."""
         return sum(
             nbytes
             for buffer, nbytes in enumerate(self.sizes)

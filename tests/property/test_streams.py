@@ -1,4 +1,4 @@
-"""Whatever a network does to a stream of messages, what is delivered is a beginning of what was sent."""
+"""Whatever a network does to a stream of messages, the delivered messages are a prefix of those sent."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,11 @@ from reduction.transports.tcp import HEADER_BYTES, MESSAGES_PER_WAKE, Connection
 from support.network.certificates import Authority
 from support.network.tcp_pair import Recorder, connected, pattern, reset, result, run, tcp_pair, unix_pair
 
-#: Sizes of payloads: a few large ones, or many small ones, of which one wake takes only some.
+#: Sizes of payloads: a few large ones, or many small ones, only some of which are taken per wake-up.
 SIZES = st.lists(st.integers(0, 40_000), max_size=6) | st.lists(
     st.sampled_from([0, 0, 1, 300]), max_size=5 * MESSAGES_PER_WAKE
 )
-#: Where a stream is cut into pieces, and where something happens to it.
+#: Where a stream is cut into pieces, and where it is damaged or ends.
 CUTS = st.lists(st.floats(0, 1), max_size=6)
 PLACES = st.floats(0, 1, exclude_max=True)
 
@@ -37,7 +37,7 @@ async def send_in_pieces(peer, stream, cuts):
 @pytest.mark.parametrize(("make", "is_reset"), [(unix_pair, False), (tcp_pair, False), (tcp_pair, True)])
 @given(sizes=SIZES, cuts=CUTS, left_out=st.just(0) | st.integers(0, HEADER_BYTES + 400))
 def test_all_whole_messages_are_delivered_and_then_the_end(make, is_reset, sizes, cuts, left_out):
-    """A reset counts as well: the loop reports it together with data, and no more after that."""
+    """A reset counts as an end too: the loop reports it together with data, and nothing after that."""
     messages = [result(seq, pattern(size, seq)) for seq, size in enumerate(sizes)]
     stream = b"".join(messages)
     stream = stream[: max(0, len(stream) - left_out)]

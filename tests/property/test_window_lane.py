@@ -1,7 +1,7 @@
 """Windows and lanes of several ranks against a perfect reducer: credit, order, release, progress.
 
-Ranks issue, push and take results at any pace; epochs change members, weights and grid at any moment. The
-reducer here is the least that one can be: a chunk's result exists once all ranks have pushed it.
+Ranks issue, push and take results at any pace, and epochs change members, weights and grid at any moment. The reducer
+is minimal: a chunk's result exists once all ranks have pushed it.
 """
 
 from collections import deque
@@ -21,12 +21,12 @@ GRIDS = [1024, 2048]
 
 
 class Rank:
-    """One rank's window, and its lanes of the present epoch."""
+    """One rank's window, and its lanes in the current epoch."""
 
     def __init__(self):
         self.window = Window()
         self.lanes: list[Lane] = []
-        #: Per lane: what was pushed in this epoch, and the results that are on their way.
+        #: Per lane, the pushes of this epoch and the results in flight.
         self.pushed: list[list] = []
         self.results: list[deque] = []
 
@@ -38,7 +38,7 @@ class Rank:
 
 
 class World:
-    """All ranks, and what all of them know."""
+    """All ranks and their common knowledge."""
 
     def __init__(self, world_size, sizes, credit_bytes):
         self.collectives = [Collective(ReduceOp.SUM, DType.FLOAT64, size, 7) for size in sizes]
@@ -52,7 +52,7 @@ class World:
     def minimum(self):
         return min(rank.window.held for rank in self.ranks)
 
-    # ---- steps; `pick` says of what, where there is a choice ----
+    # ---- steps; `pick` selects the subject where there is a choice ----
 
     def new_epoch(self, pick):
         weights = WEIGHTS[pick % len(WEIGHTS)]
@@ -98,7 +98,7 @@ class World:
             rank.window.take(push.seq, push.chunk)
 
     def release(self, pick):
-        """A rank hears of the minimum, as it is or as it was."""
+        """Tell a rank the current minimum or an earlier one."""
         rank = self.ranks[pick % len(self.ranks)]
         window = rank.window
         window.minimum = max(window.minimum, min(self.minimum, window.minimum + pick // len(self.ranks)))
@@ -146,7 +146,7 @@ def test_every_pace_comes_to_the_end_within_credit_and_in_order(world_size, size
     for kind, pick in zip(schedule[::2], schedule[1::2], strict=False):
         step = RARE if kind >= 250 else STEPS[kind % len(STEPS)]
         step(world, pick)
-    # From here on all go on without a pause: nobody may wait for ever.
+    # From here on all ranks continue without a pause, and none may wait forever.
     for _ in range(4000):
         if world.minimum == len(sizes):
             break

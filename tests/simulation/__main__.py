@@ -1,7 +1,7 @@
 """Simulates jobs under faults: `python -m tests.simulation --seconds 60`, or `--seed 7` for one run.
 
-Prints what is wrong with a run, its seed, and the shortest list of faults that still shows it. The rest of a run
-follows from its seed.
+Prints what is wrong with a run, its seed, and the shortest list of faults that still reproduces it. The seed
+determines everything else in a run.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def report(outcome: Outcome, simulate: Callable[..., Outcome], options: str) -> 
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # a set of strings must have one order
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set of strings must be the same in every run
         os.execve(
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],

@@ -1,4 +1,4 @@
-"""What can happen to a world: a fault is a time, a kind and three numbers, so that a list of them can be cut short."""
+"""Faults of a world: each is a time, a kind and three numbers, so that a list of them can be shortened."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from simulation.reducer import SimReducer
 if TYPE_CHECKING:
     from simulation.world import World
 
-#: How long a clog lasts, in seconds.
+#: Duration of a clog, in seconds.
 CLOG_S = 3.0
 
 
 class Fault(NamedTuple):
-    """Something that happens. What the numbers mean differs; targets count modulo how many there are."""
+    """A fault. The meaning of its numbers depends on its kind; targets are indices modulo the number of candidates."""
 
     at: float
     kind: str
     first: int
     second: int
-    #: Between 0 and 1: how long, or how much.
+    #: Between 0 and 1: duration or strength.
     much: float
 
 
 def plan(random: Random, count: int, seconds: float, kinds: list[str]) -> list[Fault]:
-    """Return faults of some kinds, with weights drawn at random, so that different runs are of different character."""
+    """Return faults of some kinds, with random weights, so that runs differ in character."""
     chosen = random.sample(kinds, random.randint(1, len(kinds)))
     weights = [random.expovariate(1) for _ in chosen]
     drawn = random.choices(chosen, weights, k=count)
@@ -45,7 +45,7 @@ def plan(random: Random, count: int, seconds: float, kinds: list[str]) -> list[F
 
 
 def strike(world: World, fault: Fault) -> None:
-    """Let a fault happen."""
+    """Make a fault happen."""
     KINDS[fault.kind](world, fault)
 
 
@@ -74,7 +74,7 @@ def _quit(world: World, fault: Fault) -> None:
 
 
 def _impostor(world: World, fault: Fault) -> None:
-    """Another process joins as a rank of a job."""
+    """Let another process join as a rank of a job."""
     job = world.jobs[fault.first % len(world.jobs)]
     member = job.member(fault.second % job.shape.ranks)
     if member is None:
@@ -101,7 +101,7 @@ def _impostor(world: World, fault: Fault) -> None:
 
 
 def _twice(world: World, fault: Fault) -> None:
-    """A rank's Join comes a second time, as if something on its way had tried again; nobody reads the answer."""
+    """Send a rank's Join a second time, as if a proxy had retried; nobody reads the answer."""
     job = world.jobs[fault.first % len(world.jobs)]
     member = job.member(fault.second % job.shape.ranks)
     if member is None or member.is_over or not member.links:
@@ -155,7 +155,7 @@ def _slow(world: World, fault: Fault) -> None:
 
 
 def _lossy(world: World, fault: Fault) -> None:
-    """A path loses packets: whoever knows it sends more slowly."""
+    """Let a path lose packets; senders that see the losses slow down."""
     one, other = world.path(fault)
     world.note("lossy", [one, other], 5.0)
     world.network.lose_packets(one, other, 0.1 * fault.much**2, 5.0)
@@ -163,7 +163,7 @@ def _lossy(world: World, fault: Fault) -> None:
 
 
 def _clog(world: World, fault: Fault) -> None:
-    """Paths stop one after the other, and come back in another order; none for long, so not while others do."""
+    """Stop paths one after another, and heal them in another order; none stops for long, and clogs do not overlap."""
     now = world.network.clock.now
     if now < world.clogged_until:
         return
@@ -177,7 +177,7 @@ def _clog(world: World, fault: Fault) -> None:
 
 
 def _reset(world: World, fault: Fault) -> None:
-    """A connection breaks, without the end of either process."""
+    """Break a connection without ending either process."""
     ends = [end for end in world.network.ends.values() if end.is_accepted]
     if ends:
         end = ends[fault.first % len(ends)]
@@ -186,7 +186,7 @@ def _reset(world: World, fault: Fault) -> None:
 
 
 def _damage(world: World, fault: Fault) -> None:
-    """A bit of the next payload on a connection is another one. Jobs without checksums would not notice."""
+    """Flip a bit of the next payload on a connection of a job with checksums; others would not notice."""
     ends = [
         end
         for end in world.network.ends.values()
@@ -202,7 +202,7 @@ def _damage(world: World, fault: Fault) -> None:
         from_wire = wire.worker_frame_from_wire if is_worker_frame else wire.reducer_frame_from_wire
         if world.is_calm:
             return frame
-        if not hasattr(frame, "payload"):  # only these have checksums: wait for one
+        if not hasattr(frame, "payload"):  # only frames with a payload have checksums, so wait for one
             end.damage = damaged
             return frame
         data = bytearray(to_wire(frame))
@@ -213,7 +213,7 @@ def _damage(world: World, fault: Fault) -> None:
             other = from_wire(bytes(data))
         except MalformedFrame as error:
             return error
-        # The TCP plane has a checksum of the kind of a frame too; over gRPC this would end the job.
+        # On the TCP plane the checksum also covers the kind of a frame; over gRPC this would end the job.
         return other if type(other) is type(frame) else MalformedFrame("another kind of frame")
 
     end.damage = damaged

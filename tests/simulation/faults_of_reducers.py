@@ -1,4 +1,4 @@
-"""What can happen to reducers, their names, and the connections that ranks begin to them; see faults.py."""
+"""Faults of reducers, their names, and the connections that ranks open to them; see faults.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from simulation.faults import Fault
     from simulation.world import World
 
-#: As many frames, in both directions together, may come before the first Push.
+#: Most frames, in both directions together, that may arrive before the first Push.
 HANDSHAKE_FRAMES = 8
 
 
 def _kill_reducer(world: World, fault: Fault) -> None:
-    """One process ends; its siblings stay."""
+    """Kill one process; its siblings stay."""
     server = world.server(fault.first)
     world.note("kill reducer", [server.host], 0.0)
     server.kill(fault.second % len(server.reducers), restart_s=5 * fault.much)
@@ -28,7 +28,7 @@ def _kill_server(world: World, fault: Fault) -> None:
 
 
 def _silent_reducer(world: World, fault: Fault) -> None:
-    """Its host stops: nobody is told."""
+    """Stop the server's host without notifying anyone."""
     server = world.server(fault.first)
     seconds = 11 + 5 * fault.much
     world.isolate(server.host, seconds)
@@ -44,7 +44,7 @@ def _drain(world: World, fault: Fault) -> None:
 
 
 def _move(world: World, fault: Fault) -> None:
-    """It stops, and another one at another address takes its place in the name's answer, or behind its other name."""
+    """Stop a server; another one replaces it at a new address, either in the name's answer or behind its alias."""
     server, aliases = world.server(fault.first), world.network.aliases
     world.note("kill reducer", [server.host], 0.0)
     following = [alias for alias, host in aliases.items() if host == server.host and fault.second % 2]
@@ -63,16 +63,16 @@ def _refuse(world: World, fault: Fault) -> None:
 
 
 def _unnamed(world: World, fault: Fault) -> None:
-    """The name service leaves a server out of its answers."""
+    """Leave a server out of the name service's answers."""
     server, seconds = world.server(fault.first), 40 * fault.much
     world.note("unnamed", [server.host], seconds)
     world.unnamed_until[server] = world.network.clock.now + seconds
 
 
 def _alias(world: World, fault: Fault) -> None:
-    """From now on the name service has another address for a server, or one of a server that was there once.
+    """Let the name service report another address for a server from now on, or one of a server that was there before.
 
-    In every other fault the address that it had so far is gone.
+    Every other such fault removes the server's previous address.
     """
     server = world.server(fault.first)
     world.note("alias", [server.host], 0.0)
@@ -82,7 +82,7 @@ def _alias(world: World, fault: Fault) -> None:
 
 
 def _snap(world: World, fault: Fault) -> None:
-    """The next connection to a reducer breaks during its handshake, and one that stands breaks now."""
+    """Break the next connection to a reducer during its handshake, and an open one now."""
     reducers = world.reducers
     reducer = reducers[fault.first % len(reducers)]
     world.note("snap", [reducer.host], 0.0)
@@ -93,7 +93,7 @@ def _snap(world: World, fault: Fault) -> None:
 
 
 def _no_memory(world: World, fault: Fault) -> None:
-    """The next accumulator cannot be had."""
+    """Make the allocation of the next accumulator fail."""
     reducer = world.reducers[fault.first % len(world.reducers)]
     pool = reducer.engine.pool
     take = pool.take

@@ -1,4 +1,4 @@
-"""A training job: lives of its ranks, what they reduce, and a launcher that starts them again after a failure."""
+"""A training job: lives of its ranks, their collectives, and a launcher that restarts them after a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulation.rank import SimRank
 from worker_plugin.core import events
 from worker_plugin.core.identity import Identity
 
-#: What is reduced: those whose sums the checker can make by itself.
+#: Types that are reduced: those whose sums the checker can compute on its own.
 DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16, DType.INT32, DType.INT64)
 NUMELS = (0, 1, 7, 256, 257, 1000, 3000)
 TIMEOUT_S, JOIN_TIMEOUT_S = 120.0, 30.0
@@ -25,23 +25,23 @@ TIMEOUT_S, JOIN_TIMEOUT_S = 120.0, 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a job is like."""
+    """The parameters of a job."""
 
     name: str
     ranks: int
     collectives: int
-    #: As many may be under way.
+    #: Number of collectives that may be in flight.
     depth: int
-    #: Mean seconds of computing before each.
+    #: Mean computing time before each collective, in seconds.
     think_s: float
     checksums: bool
     chunk_bytes: int | None
     credit_bytes: int | None
-    #: How much faster than true each rank's clock runs.
+    #: Speed of each rank's clock, as a factor of true time.
     drifts: tuple[float, ...]
-    #: Each rank is a rail of a node, and stands for this many processes.
+    #: Number of processes for which each rank, a rail of a node, stands.
     local_size: int
-    #: What follows when a reducer is lost: "reshard", "wait" or "raise".
+    #: Policy when a reducer is lost: "reshard", "wait" or "raise".
     on_reducer_loss: str
 
 
@@ -50,11 +50,11 @@ class Job:
 
     Args:
         network: of the world.
-        seed: of what is reduced, and of the times of computing.
-        shape: what it is like.
-        names: returns the addresses of the reducers that are named now.
-        place: returns where the processes of a host say that they are.
-        record: takes what happens, for the checker.
+        seed: determines the contributions and the computing times.
+        shape: its parameters.
+        names: returns the addresses of the currently named reducers.
+        place: returns the place that the processes of a host report.
+        record: receives what happens, for the checker.
     """
 
     def __init__(
@@ -72,24 +72,24 @@ class Job:
         self._plan = [self._collective(random) for _ in range(shape.collectives)]
         self.life, self.began_at = 0, 0.0
         self.ranks: list[SimRank] = []
-        #: How many collectives each rank of this life has issued, and has results of.
+        #: Number of collectives that each rank of this life has issued, and has results of.
         self._issued: list[int] = []
         self._held: list[int] = []
-        #: The addresses of reducers that all ranks of this life begin with.
+        #: The reducer addresses with which all ranks of this life start.
         self._told: tuple[str, ...] = ()
-        #: The first collective of this life in the plan: those before are in a checkpoint.
+        #: Index in the plan of this life's first collective; the ones before are in a checkpoint.
         self._first = 0
-        #: Ranks of this life that issue another size at their next collective.
+        #: Ranks of this life whose next collective has a wrong size.
         self._strays: set[int] = set()
-        #: Ranks of this life that close before the others, as soon as they have all results of what they have issued.
+        #: Ranks of this life that close before the others, as soon as they have the results of all they have issued.
         self._quitters: set[int] = set()
         self._has_failed = False
-        #: Whether the launcher has ended this life, and not begun the next one.
+        #: Whether the launcher has ended this life and not yet started the next one.
         self._is_ended = False
         self.is_done = False
 
     def start(self, delays_s: list[float] | None = None) -> None:
-        """Begin a life, each rank after its delay."""
+        """Start a life, each rank after its delay."""
         self.life += 1
         self.began_at = self.network.clock.now
         self._record(
@@ -117,11 +117,11 @@ class Job:
         return f"{self.shape.name}-{rank}"
 
     def member(self, rank: int) -> SimRank | None:
-        """Return the present process of a rank, if it has started."""
+        """Return the current process of a rank, if it has started."""
         return next((one for one in self.ranks if one.identity.rank == rank and one.is_alive), None)
 
     def kill(self, rank: int) -> None:
-        """End a rank's process, as SIGKILL does; the launcher notices."""
+        """End a rank's process as SIGKILL does; the launcher notices."""
         victim = self.member(rank)
         if victim is not None and not victim.is_over:
             self._record("killed", job=self.shape.name, life=self.life, rank=rank)
@@ -134,11 +134,11 @@ class Job:
         return f"life {self.life}: {states}"
 
     def stray(self, rank: int) -> None:
-        """Have a rank issue another size next, which is an error of the script."""
+        """Make a rank's next collective have a wrong size, which is an error of the script."""
         self._strays.add(rank)
 
     def quit(self, rank: int) -> None:
-        """Have a rank close too early, which is an error of the script."""
+        """Make a rank close too early, which is an error of the script."""
         self._quitters.add(rank)
 
     def _start_rank(self, rank: int, life: int) -> None:
@@ -169,7 +169,7 @@ class Job:
         self.ranks.append(member)
         self._think(member)
 
-    # ---- what a rank does ----
+    # ---- the script of a rank ----
 
     def _think(self, rank: SimRank) -> None:
         wait_s = self.network.random.expovariate(1 / self.shape.think_s)
@@ -221,7 +221,7 @@ class Job:
         op = random.choice([op for op in ReduceOp if dtype.allows(op)])
         return Collective(op, dtype, random.choice(NUMELS), 7)
 
-    # ---- what comes out; see `rank.Owner` ----
+    # ---- outcomes; see `rank.Owner` ----
 
     def on_result(self, rank: SimRank, seq: int, result: bytes) -> None:
         number = rank.identity.rank
@@ -258,11 +258,11 @@ class Job:
     # ---- the launcher ----
 
     def _plan_restart(self) -> None:
-        """Kill what is left of this life in a while, and begin the next one; as torchrun does."""
+        """Kill the remaining processes of this life after a while and start the next one, as torchrun does."""
         if self._has_failed:
             return
         self._has_failed = True
-        # Mostly the survivors learn it by themselves before, which is what is checked.
+        # Mostly the survivors learn of the failure on their own before that, which the checker checks.
         at = self.network.clock.now + self.network.random.choice([0.0, 1.0, 20.0, 20.0])
         self.network.clock.at(at, self._end_life)
 
@@ -279,7 +279,7 @@ class Job:
 
 
 def contribution_of(seed: str, collective: Collective) -> bytes:
-    """Return what a rank contributes: any bits of an integer, and floats that are no NaN."""
+    """Return a rank's contribution: arbitrary bits for integers, and no NaN for floats."""
     random = np.random.default_rng(list(seed.encode()))
     shape = collective.numel
     match collective.dtype:

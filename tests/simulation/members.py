@@ -1,4 +1,4 @@
-"""Which reducers a job uses once nothing changes: all that are there and would have a share."""
+"""Which reducers a job must use once nothing changes: all that are up and would have a share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from worker_plugin.core.membership.weights import with_share
 
 
 def check(job: Job, reducers: Iterable[SimReducer]) -> None:
-    """See that every reducer process that is there takes part, or stands by because the hosts' links are so.
+    """Check that every running reducer process takes part, or stands by because of the hosts' link rates.
 
     Raises:
         Wrong: one does not.
     """
     leader = job.member(0)
     configuration = None if leader is None else leader.core.epochs.configuration
-    # A new reducer only takes part when all ranks are there.
+    # A new reducer only takes part once all ranks are there.
     if leader is None or configuration is None or any(rank.is_over for rank in job.ranks):
         return
     there = [link for link in leader.core.roster.links if link.is_up]

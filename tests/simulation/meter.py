@@ -1,4 +1,4 @@
-"""What one end of a connection has sent, and how fast it may: what a kernel tells, and is told."""
+"""The amount that one end of a connection has sent, and its pace, as reported by and given to a kernel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from reduction.pacing import Sent
 
 from benchmarks.simulation.network import Clock
 
-#: Payload of a packet, and how long a lost one keeps those after it waiting, in seconds.
+#: Payload of a packet, and the delay that a lost one causes for the packets after it, in seconds.
 SEGMENT_BYTES, RETRANSMIT_S = 1448, 0.02
-#: Of a frame, beside its payload.
+#: Size of a frame without its payload.
 HEAD_BYTES = 64
 
 
@@ -19,24 +19,24 @@ class Meter:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: Bytes per second that may be sent; infinite: it is not paced.
+        #: Bytes per second that may be sent; infinite if it is not paced.
         self.rate = math.inf
-        #: When the rate was another one last.
+        #: When the rate changed last.
         self.changed_at = clock.now
-        #: When all that was sent so far has left, and when all of it has arrived.
+        #: When everything sent so far has left, and when all of it has arrived.
         self._left_at = self._arrived_at = clock.now
         self._bytes = self._segments = self._lost = 0
         self._busy_s = 0.0
-        #: Packets that are to be lost, where no whole one was yet.
+        #: Fraction of a lost packet that has accumulated so far.
         self._part_lost = 0.0
 
     @property
     def sent(self) -> Sent:
-        """What was sent so far; what is on its way counts as acknowledged."""
+        """The amount sent so far; packets in flight count as acknowledged."""
         return Sent(self._bytes, self._segments, self._lost, self._busy_s)
 
     def pace(self, bytes_per_s: int) -> None:
-        """Send no more than this many bytes per second from now on."""
+        """Send at most this many bytes per second from now on."""
         if bytes_per_s != self.rate:
             self.rate, self.changed_at = bytes_per_s, self._clock.now
 
@@ -45,8 +45,8 @@ class Meter:
 
         Args:
             payload_bytes: of the frame.
-            loss: part of the packets that the path loses.
-            path_s: how long the path takes.
+            loss: fraction of the packets that the path loses.
+            path_s: latency of the path.
         """
         now, nbytes = self._clock.now, payload_bytes + HEAD_BYTES
         self._left_at = max(now, self._left_at) + nbytes / self.rate

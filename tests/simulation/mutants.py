@@ -1,12 +1,12 @@
 """Does the simulator notice faults in the product? `python -m tests.simulation.mutants --count 80 [--seconds 60]`
 
-Each mutant is a module of a core with one small change: a condition negated, a comparison off by one, a number off by
-one, or a statement dropped (a reset, an action). It lives in a process of its own and never in the product. A mutant is
-killed when a run goes wrong that is right without it; one that no run kills is given to the unit tests of its room.
-Prints each of these as a line of a diff.
+Each mutant is a module of a core with one small change: a negated condition, a comparison or a number off by one, or a
+dropped statement (a reset, an action). It exists only in its own process, never in the product. A mutant is killed when
+a run fails that passes without it. A mutant that no run kills is passed to the unit tests of its package. Prints each
+of these as a line of a diff.
 
-Left out is what no run can show to be wrong: words (in f-strings, in lines of the log), statistics, `<` for `<=` of two
-times, and how fast something goes (paces and shares, which `paces` and the tests of their modules look at).
+Changes that no run can show to be wrong are left out: words (in f-strings and log lines), statistics, `<` for `<=`
+between two times, and speeds (paces and shares, which `paces` and the tests of their modules check).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MODULES = (
     "worker_plugin.core.membership.roster",
     "worker_plugin.core.membership.judge",
 )
-#: Of elastic jobs, with `--elastic`.
+#: Modules of elastic jobs, used with `--elastic`.
 ELASTIC = (
     "reducer.core.lobby",
     "worker_plugin.elastic.worker",
@@ -67,18 +67,18 @@ _COMPARISONS = {
     ast.NotEq: ast.Eq,
 }
 _COMPARISONS |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
-#: Of statements and conditions that are about words or statistics only.
+#: Matches statements and conditions that only concern words or statistics.
 _NO_MATTER = re.compile(r"\bLog\(|\b_?log\b|totals|\bwaits\b|WARNING|is_paced|pace\b|rate\b")
-#: A time on either side of a comparison.
+#: Matches a time on either side of a comparison.
 _TIMES = re.compile(r"\bnow\b.* [<>]=? |[<>]=? .*\bnow\b")
 KILLED, ALIVE = 10, 0
 KILLERS = ("simulation", "tests", "nothing")
-#: Seconds of the clock for the unit tests of a room.
+#: Time limit for the unit tests of a package, in seconds of wall clock time.
 TESTS_S = 300.0
 
 
 class Mutation(NamedTuple):
-    """A change of a module: the number of the node in its tree, and what becomes of it."""
+    """A change of a module: the number of the node in its tree, and the kind of the change."""
 
     module: str
     node: int
@@ -119,7 +119,7 @@ def mutations(module: str) -> Iterator[Mutation]:
 
 
 def mutated(mutation: Mutation) -> tuple[ast.Module, str]:
-    """Return the tree of a mutant, and what was changed."""
+    """Return the tree of a mutant and a description of the change."""
     source = path_of(mutation.module).read_text()
     tree = ast.parse(source)
     node = list(ast.walk(tree))[mutation.node]
@@ -145,7 +145,7 @@ class _Drop(ast.NodeTransformer):
 
 
 class _Loader(importlib.abc.Loader, importlib.abc.MetaPathFinder):
-    """Imports the mutant in the place of its module."""
+    """Imports the mutant in place of its module."""
 
     def __init__(self, mutation: Mutation) -> None:
         self._module = mutation.module
@@ -161,14 +161,14 @@ class _Loader(importlib.abc.Loader, importlib.abc.MetaPathFinder):
 def judge(mutation: Mutation, seconds: float) -> int:
     """Simulate with a mutant in this process; return whether it was killed.
 
-    Each seed is run with faults of many kinds, and with those of one kind, which nothing else hides.
+    Each seed is run with faults of many kinds, and with faults of a single kind, which no other kind can hide.
     """
     logging.disable(logging.CRITICAL)
     package = "simulation.elastic" if mutation.module in ELASTIC else "simulation"
     simulate = importlib.import_module(f"{package}.world").simulate
     kinds = list(importlib.import_module(f"{package}.faults").KINDS)
     runs = ((seed, chosen) for seed in itertools.count(1) for chosen in ([], [kinds[seed % len(kinds)]]))
-    begun = time.process_time()  # others may use the machine too
+    begun = time.process_time()  # other processes may use the machine too
     while time.process_time() < begun + seconds:
         seed, chosen = next(runs)
         if simulate(seed, kinds=chosen).violations:
@@ -178,7 +178,7 @@ def judge(mutation: Mutation, seconds: float) -> int:
 
 
 def judge_by_tests(mutation: Mutation) -> int:
-    """Run the unit tests of a mutant's room in this process; return whether one of them fails."""
+    """Run the unit tests of a mutant's package in this process; return whether one of them fails."""
     room = Path(*mutation.module.split(".")[:2])
     code = pytest.main(["-qx", "-p", "no:cacheprovider", str(ROOT / "tests" / "unit" / room)])
     return {pytest.ExitCode.OK: ALIVE, pytest.ExitCode.TESTS_FAILED: KILLED}.get(code, 1)
@@ -217,7 +217,7 @@ def main() -> int:
         environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": paths}
         try:
             done = subprocess.run(what, env=environment, capture_output=True, timeout=limit_s, cwd=ROOT)
-        except subprocess.TimeoutExpired:  # it does not come to an end, which is noticed too
+        except subprocess.TimeoutExpired:  # a mutant that never ends is noticed too
             return True
         if done.returncode not in (ALIVE, KILLED):
             raise RuntimeError(f"{mutation}: {(done.stdout + done.stderr).decode()[-2000:]}")

@@ -1,8 +1,9 @@
 """Hosts, processes, and the connections between them, in simulated time.
 
-A connection is like one of TCP: what is sent arrives in order, after a while or never. Between two hosts a path can be
-cut, one way or both; then what is sent waits. A cut of SILENCE_S breaks the connections on it, as TCP's own time-outs
-do; after a shorter one they go on. The end of a process resets its connections: some of what it sent last is lost.
+A connection behaves like TCP: frames arrive in order, after a while or never. The path between two hosts can be cut in
+one direction or both, and then frames wait. A cut of SILENCE_S breaks the connections on the path, as TCP's own
+timeouts do; after a shorter one they continue. The end of a process resets its connections, which may lose the last
+frames that it sent.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from reduction.model import Push, Result
 from simulation.meter import Meter
 from simulation.paths import LATENCY_S, Paths
 
-#: TCP_USER_TIMEOUT of the product, and how long a dial may take, in seconds.
+#: TCP_USER_TIMEOUT of the product, and the time limit of a dial, in seconds.
 SILENCE_S, DIAL_S = 10.0, 5.0
 
 
 def number_of(name: str) -> bytes:
-    """Return what stands for a name where the product draws a random number."""
+    """Return a fixed number for a name, in place of one that the product draws at random."""
     return blake2b(name.encode(), digest_size=ID_BYTES).digest()
 
 
 class Process:
-    """Something that takes messages: later while it is frozen, never once it is dead."""
+    """A process that takes messages: later while it is frozen, and never once it is dead."""
 
     def __init__(self, network: Network, host: str) -> None:
         self.network, self.host = network, host
@@ -40,7 +41,7 @@ class Process:
         self.ends: set[End] = set()
 
     def take(self, what: Callable[[], None]) -> None:
-        """Do something as soon as the process runs."""
+        """Run `what` as soon as the process is not frozen."""
         if not self.is_alive:
             return
         if self.network.clock.now < self._frozen_until:
@@ -49,7 +50,7 @@ class Process:
             what()
 
     def freeze(self, seconds: float) -> None:
-        """Stop it as SIGSTOP does: the kernel answers for it."""
+        """Stop the process as SIGSTOP does: its kernel still answers."""
         self._frozen_until = self.network.clock.now + seconds
         self.network.clock.at(self._frozen_until, self._thaw)
 
@@ -58,7 +59,7 @@ class Process:
             self._inbox.popleft()()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process immediately."""
         self.is_alive = False
         self._inbox.clear()
         for end in sorted(self.ends, key=lambda end: end.number):
@@ -67,7 +68,7 @@ class Process:
 
 @dataclass(slots=True)
 class _Item:
-    """Something on its way: a frame, or the end of the connection."""
+    """Something in flight: a frame, or the end of the connection."""
 
     arrives_at: float
     frame: Any = None
@@ -81,22 +82,22 @@ class End:
     def __init__(self, network: Network, process: Process, number: int) -> None:
         self.network, self.process, self.number = network, process, number
         self.peer: End = self
-        #: None if nobody may know how much is sent, and pace it.
+        #: None if the amount sent is not measured and cannot be paced.
         self.meter = Meter(network.clock) if network.is_metered else None
         self.is_open = True
-        #: Whether the process knows of it: frames may arrive before that.
+        #: Whether the process knows of the connection; frames may arrive before that.
         self.is_accepted = True
-        #: What the process that dialled does once the other one has taken the connection.
+        #: Called by the dialling process once the other one has accepted the connection.
         self.on_open: Callable[[], None] | None = None
         self.on_frame: Callable[[Any], None] = lambda frame: None
         self.on_lost: Callable[[ReductionError | None], None] = lambda error: None
-        #: What is on its way to this end.
+        #: Frames in flight to this end.
         self._coming: deque[_Item] = deque()
-        #: Whether the end of the connection is on its way to this end: what it sends reaches nobody.
+        #: Whether the end of the connection is in flight to this end; frames that it sends are then lost.
         self._is_broken = False
-        #: How many frames may still arrive at both ends together before the connection breaks.
+        #: Number of frames that may still arrive at both ends together before the connection breaks.
         self.fuse: list[int] | None = None
-        #: What the next frame to this end becomes on its way.
+        #: Replaces the next frame to this end by a damaged one.
         self.damage: Callable[[Any], Any] | None = None
         process.ends.add(self)
 
@@ -112,21 +113,21 @@ class End:
             self.peer._expect(_Item(arrives_at, frame))
 
     def close(self) -> None:
-        """End the connection after what was sent."""
+        """End the connection after the frames sent so far."""
         if self.is_open:
             self._leave()
             if not self._is_broken:
                 self.peer._hear_of_end(None)
 
     def reset(self) -> None:
-        """End the connection because this process has ended; the last of what was sent may be lost."""
+        """End the connection because this process has ended; the last frames that it sent may be lost."""
         if self.is_open:
             self._leave()
             if not self._is_broken:
                 self.peer._break()
 
     def break_both(self) -> None:
-        """Break the connection on its way: both ends learn of it."""
+        """Break the connection; both ends learn of it."""
         for end in (self, self.peer):
             end._break()
 
@@ -137,14 +138,14 @@ class End:
             self._hear_of_end(ReducerUnavailable("connection reset"))
 
     def _hear_of_end(self, error: ReductionError | None) -> None:
-        """Have this end learn that nothing more comes, after what is on its way."""
+        """Tell this end that the connection has ended, after the frames in flight."""
         self._expect(
             _Item(self.network.arrival(self.peer.process.host, self.process.host), is_end=True, error=error)
         )
         self._is_broken = True
 
     def lose(self, error: ReductionError) -> None:
-        """Learn that the connection is gone."""
+        """End the connection with this error."""
         if self.is_open:
             self._leave()
             self.process.take(lambda: self.on_lost(error))
@@ -164,7 +165,7 @@ class End:
         self.network.clock.at(item.arrives_at, self.pump)
 
     def pump(self) -> None:
-        """Take what has arrived, unless the path is cut."""
+        """Deliver the frames that have arrived, unless the path is cut."""
         now = self.network.clock.now
         while self.is_accepted and self._coming and self._coming[0].arrives_at <= now:
             if (healed_at := self.network.cut_until(self.peer.process.host, self.process.host)) > now:
@@ -180,14 +181,14 @@ class End:
                 if self.fuse[0] < 0:
                     self.fuse = self.peer.fuse = None
                     self._coming.clear()
-                    self._is_broken = False  # an end that was on its way is gone too
+                    self._is_broken = False  # an end of the connection in flight is lost too
                     self.break_both()
                     return
             frame, damage = item.frame, self.damage
             if damage is not None:
                 self.damage = None
                 frame = damage(frame)
-            # A process may end the connection while frames wait in its inbox.
+            # A process may end the connection while it still has frames in its inbox.
             self.process.take(partial(self.on_frame, frame))
 
 
@@ -201,13 +202,13 @@ class _Cut:
 class Network(Paths):
     """All hosts, listeners and connections."""
 
-    #: Whether ends know how much they send, and can be paced.
+    #: Whether ends measure how much they send, and can be paced.
     is_metered: bool = False
-    #: Who takes connections, by address; and what becomes of a new one.
+    #: By address, the listening process and the function that accepts a new connection.
     listeners: dict[str, tuple[Process, Callable[[End], None]]] = field(default_factory=dict)
-    #: Until when dials to an address are refused.
+    #: By address, the time until which dials are refused.
     refusing: dict[str, float] = field(default_factory=dict)
-    #: After how many frames the next connection to an address breaks.
+    #: By address, the number of frames after which the next connection breaks.
     fuses: dict[str, int] = field(default_factory=dict)
     #: Other names of hosts.
     aliases: dict[str, str] = field(default_factory=dict)
@@ -216,12 +217,12 @@ class Network(Paths):
     _count: int = 0
 
     def cut_until(self, source: str, target: str) -> float:
-        """Return until when nothing arrives from `source` at `target`; in the past if the path is whole."""
+        """Return until when nothing from `source` arrives at `target`; this is in the past if the path is whole."""
         cut = self._cuts.get((source, target))
         return -1.0 if cut is None else cut.until
 
     def cut(self, source: str, target: str, seconds: float) -> None:
-        """Let nothing arrive for so long."""
+        """Let nothing from `source` arrive at `target` for this time."""
         now = self.clock.now
         if source == target:
             return
@@ -243,7 +244,7 @@ class Network(Paths):
                 end.lose(ReducerUnavailable("connection timed out"))
 
     def connect(self, process: Process, address: str) -> End:
-        """Dial an address. Frames may be sent at once; `on_lost` tells of a failure."""
+        """Dial an address. Frames may be sent immediately; `on_lost` reports a failure."""
         host, _, port = address.rpartition(":")
         address = f"{self.aliases.get(host, host)}:{port}"
         self._count += 2
@@ -264,7 +265,7 @@ class Network(Paths):
         return near
 
     def _arrive(self, near: End, far: End, address: str, given_up_at: float) -> None:
-        """Have a dial come to the listener, once the path is whole."""
+        """Deliver a dial to the listener once the path is whole."""
         if not (near.is_open and far.is_open):
             return
 

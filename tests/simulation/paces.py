@@ -12,16 +12,16 @@ from simulation.meter import Meter
 from simulation.rank import SimRank, Wrong
 from simulation.reducer import SimReducer
 
-#: How long no pace may have changed, in seconds: what senders tell each other takes two ticks and two paths.
+#: How long all paces must be unchanged, in seconds. An exchange between senders takes two ticks and two path latencies.
 SETTLED_S = 0.5
-#: Paces are whole numbers of bytes.
+#: Tolerated relative difference, since paces are whole numbers of bytes.
 PART = 0.01
-#: No reducer has less of a collective.
+#: The smallest share of a collective that a reducer has.
 SHARE_LEAST = 1e-3
 
 
 def check(job: Job) -> None:
-    """See that all ranks send at the same rate, divided by the reducers' shares, and that no reducer is slower.
+    """Check that all ranks send at the same rate, divided by the reducers' shares, and that no reducer is slower.
 
     Raises:
         Wrong: one does not.
@@ -33,7 +33,7 @@ def check(job: Job) -> None:
         configuration = rank.core.epochs.configuration
         running = sum(link.lane is not None for link in rank.core.roster)
         if configuration is None or running < len(configuration.members):
-            return  # it waits for lost reducers, and sends nothing
+            return  # the rank waits for lost reducers and sends nothing
         for share, sending, answering in _paces(rank):
             now = job.network.clock.now
             if min(now - meter.changed_at for meter in (sending, answering)) < SETTLED_S:
@@ -48,12 +48,12 @@ def check(job: Job) -> None:
 
 
 def _rate(meter: Meter, share: float) -> float:
-    # Not paced any more is the same as never paced. The share may be another one since.
+    # A pace that was lifted counts as unpaced. The share may have changed since.
     return math.inf if meter.rate >= UNPACED * SHARE_LEAST else meter.rate / share
 
 
 def _paces(rank: SimRank) -> Iterator[tuple[float, Meter, Meter]]:
-    """Yield the share of each member on another host, and what paces the connection to it, both ways."""
+    """Yield the share of each member on another host, and the meters of the connection to it in both directions."""
     configuration = rank.core.epochs.configuration
     if configuration is None:
         return

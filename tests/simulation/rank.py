@@ -1,4 +1,4 @@
-"""A rank: the real core, with what its driver does and the memory that its driver has."""
+"""A rank: the real core, with a simulated driver and its memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wrong(AssertionError):
 
 
 class Owner(Protocol):
-    """Whom a rank tells what comes out."""
+    """The receiver of a rank's outcomes."""
 
     def on_result(self, rank: SimRank, seq: int, result: bytes) -> None: ...
 
@@ -49,13 +49,13 @@ class SimRank(Process):
     """One life of a rank's process.
 
     Args:
-        network: it is on.
+        network: its network.
         host: its name.
         identity: of the core.
-        known: addresses of the reducers that the job was told of at its start.
-        names: returns those that are named now.
-        owner: is told what comes out.
-        drift: how much faster than true its clock runs, as a factor.
+        known: reducer addresses given to the job at its start.
+        names: returns the addresses of the currently named reducers.
+        owner: receives the outcomes.
+        drift: speed of its clock, as a factor of true time.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SimRank(Process):
         self.identity = identity
         self._names, self._owner, self._drift = names, owner, drift
         self.core = RankCore(identity, known, known)
-        #: The present connection of each link.
+        #: The current connection of each link.
         self.links: dict[int, End] = {}
         #: The first frame of the latest connection.
         self.join: Join | None = None
@@ -82,7 +82,7 @@ class SimRank(Process):
 
     @property
     def now(self) -> float:
-        """The time as its clock has it."""
+        """The time according to its own clock."""
         return 1000.0 + self.network.clock.now * self._drift
 
     def issue(self, collective: Collective, contribution: bytes) -> None:
@@ -91,7 +91,7 @@ class SimRank(Process):
         self.handle(events.Issued(collective))
 
     def handle(self, event: events.Event) -> None:
-        """Hand an event to the core, and do what follows."""
+        """Pass an event to the core, and perform the actions that it returns."""
         if not self.is_alive or self.is_over:
             return
         for action in self.core.handle(event, self.now):
@@ -187,7 +187,7 @@ class SimRank(Process):
         self._send(action.link, Push(*what, action.collective, action.held, payload, crc))
 
     def _receive(self, link: int, end: End, frame: object) -> None:
-        """Hand a frame to the core, or give the stream up if it was damaged; as `Driver.receive` does."""
+        """Pass a frame to the core, or drop the stream if the frame was damaged, as `Driver.receive` does."""
         error: ReductionError | None = frame if isinstance(frame, MalformedFrame) else None
         if isinstance(frame, Result) and self.core.has_checksums:
             try:

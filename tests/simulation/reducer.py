@@ -13,12 +13,12 @@ from simulation.network import End, Network, Process, number_of
 
 from reducer.engine import TICK_S, Engine
 
-#: How long it takes to see that a process has ended, in seconds.
+#: How long a reducer takes to detect the end of a process, in seconds.
 LOOK_S = 0.01
 
 
 class _Sink:
-    """What the engine sends to one rank."""
+    """Receives what the engine sends to one rank."""
 
     def __init__(self, end: End, siblings: tuple[int, ...]) -> None:
         self._end, self._siblings = end, siblings
@@ -34,13 +34,13 @@ class SimReducer(Process):
     """One life of a reducer process.
 
     Args:
-        network: it is on.
+        network: its network.
         address: where it listens; the host is its name.
-        life: which of the processes that have listened there.
+        life: number of this process among all that have listened there.
         memory_bytes: its limit.
         place: of its host.
-        siblings: ports of the others of its server, if it is the one that tells of them.
-        record: takes what happens, for the checker.
+        siblings: ports of the other processes of its server, if this one advertises them.
+        record: receives what happens, for the checker.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SimReducer(Process):
         self.address, self.siblings = address, siblings
         self.name = f"{address}/{life}"
         self.engine = Engine(memory_limit_bytes=memory_bytes, place=place, clock=self._now)
-        # The engine's own is random, and a seed must stand for one run.
+        # The engine's own incarnation is random, but a seed must determine the run.
         self.engine.jobs.incarnation = number_of(self.name)
         self._sees_ends = Random(f"{self.name}/ends").random() < 0.7
         self._record = record
@@ -73,7 +73,7 @@ class SimReducer(Process):
         stream.pace(end.meter)
 
         def on_frame(frame: object) -> None:
-            if isinstance(frame, MalformedFrame):  # bytes that are no frame any more
+            if isinstance(frame, MalformedFrame):  # bytes that no longer form a frame
                 stream.reject(frame)
             else:
                 stream.send(frame)
@@ -82,7 +82,7 @@ class SimReducer(Process):
         end.on_lost = lambda error: self.look_after(end, stream.close(str(error)))
 
     def look_after(self, end: End, on_ended: Callable[[], None] | None) -> None:
-        """Ask the other process's life port, if reducers of this name could reach it."""
+        """Probe the life port of the process at the other end, if this reducer could reach it."""
         there = end.peer.process
         if on_ended is not None and self._sees_ends:
             self.network.clock.at(self.network.clock.now + LOOK_S, partial(self._look, there, on_ended))
@@ -101,7 +101,7 @@ class SimReducer(Process):
             self.take(self.engine.tick)
 
     def drain(self, limit_s: float) -> None:
-        """Stop as SIGTERM asks: once no job has this reducer in its configuration, or after a time."""
+        """Stop as on SIGTERM: once no job has this reducer in its configuration, or after a time limit."""
         self.take(self._drain)
         self._end_when_unused(self.network.clock.now + limit_s)
 
@@ -122,7 +122,7 @@ class SimReducer(Process):
             self.network.clock.at(self.network.clock.now + TICK_S, partial(self._end_when_unused, due))
 
     def leftovers(self) -> list[str]:
-        """Return what is left although no job is there."""
+        """Return the state that remains although no job is there."""
         engine, jobs = self.engine, self.engine.jobs
         counts = {
             "jobs": len(jobs.by_name),

@@ -1,4 +1,4 @@
-"""Servers: each is one `reducer serve`, with one or more processes on a host of its own."""
+"""Servers: each is one `reducer serve` with one or more processes on its own host."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from simulation.network import Network
 from simulation.reducer import SimReducer
 
 MEMORY_BYTES = 64 << 20
-#: Of the first process, whose address is the one that jobs are told of.
+#: Port of the first process, whose address is the one that jobs get.
 PORT = 50051
 
 
 class Server:
-    """The processes of one `reducer serve`, and what starts them again.
+    """The processes of one `reducer serve`, and the supervisor that restarts them.
 
     Args:
-        network: it is on.
+        network: its network.
         host: its name.
-        processes: how many there are.
+        processes: number of processes.
         place: of the host.
-        record: takes what happens, for the checker.
-        make: makes a process, as `SimReducer`.
-        memory_bytes: the limit of each.
+        record: receives what happens, for the checker.
+        make: creates a process, as `SimReducer` does.
+        memory_bytes: the limit of each process.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Server:
         self.network, self.host, self._record = network, host, record
         self._make, self._memory_bytes = make, memory_bytes
         self._place = place
-        #: How many supervisors there have been, and processes of all of them.
+        #: Number of supervisors so far, and of their processes.
         self._supervisors = self._lives = 0
-        #: Those that wait to be started again.
+        #: Numbers of the processes that wait for a restart.
         self._waiting: set[int] = set()
         self._processes = processes
         self._is_stopping = False
@@ -51,12 +51,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """What jobs are told."""
+        """The address that jobs get."""
         return f"{self.host}:{PORT}"
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process of it is there."""
+        """Whether at least one of its processes is alive."""
         return any(reducer.is_alive for reducer in self.reducers)
 
     def kill(self, number: int, restart_s: float) -> None:
@@ -66,7 +66,7 @@ class Server:
             self._later(number, restart_s)
 
     def stop(self, restart_s: float, *, host: str = "") -> None:
-        """Kill all processes; after a while there are others, on other ports but the first, and perhaps elsewhere."""
+        """Kill all processes; others start later, on new ports except the first, and perhaps on another host."""
         for reducer in self.reducers:
             reducer.kill()
         self.host = host or self.host
@@ -76,11 +76,11 @@ class Server:
 
     @property
     def may_drain(self) -> bool:
-        """Whether there is anything to drain that does not stop already."""
+        """Whether it is alive and not already stopping."""
         return self.is_alive and not self._is_stopping
 
     def drain(self, limit_s: float, restart_s: float) -> None:
-        """Stop as SIGTERM asks, and begin again once that is done."""
+        """Stop as on SIGTERM, and start again once that is done."""
         self._is_stopping = True
         for reducer in self.reducers:
             if reducer.is_alive:

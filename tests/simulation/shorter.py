@@ -8,12 +8,12 @@ from collections.abc import Callable
 from simulation.faults import Fault
 from simulation.world import Outcome, simulate
 
-#: For how many seconds runs are begun: a test that fails must say so before pytest-timeout ends it.
+#: Seconds during which runs are started: a failing test must report before pytest-timeout ends it.
 LIMIT_S = 40.0
 
 
 def shortest(outcome: Outcome, simulate: Callable[..., Outcome] = simulate) -> list[Fault]:
-    """Return faults of a run without any of which nothing would be wrong, or as few as are found within LIMIT_S."""
+    """Return a minimal list of faults that still makes a run fail, or the shortest found within LIMIT_S."""
     faults, size = list(outcome.faults), max(1, len(outcome.faults) // 2)
     end = time.monotonic() + LIMIT_S
     while True:

@@ -1,4 +1,4 @@
-"""Jobs under simulated faults: the same seeds each time, and new ones. What they have found has tests of its own."""
+"""Jobs under simulated faults, with fixed seeds and new ones. Errors that they have found have their own tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.faults import KINDS, Fault
 from simulation.shorter import shortest
 from simulation.world import Outcome, simulate
 
-#: For how many seconds new runs are begun.
+#: Seconds during which new runs are started.
 NEW_S = 8.0
 
 

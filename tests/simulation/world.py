@@ -1,4 +1,4 @@
-"""A world: jobs and reducers on hosts, and all that happens to them. One seed is one run."""
+"""A world: jobs and reducers on hosts, and everything that happens to them. The seed determines the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from simulation.rank import SimRank
 from simulation.reducer import SimReducer
 from simulation.servers import PORT, Server
 
-#: Faults come in this time, in seconds, and after that all must come to its end in that time.
+#: Faults occur during the first FAULTS_S seconds; everything must then finish within CALM_S.
 FAULTS_S, CALM_S = 60.0, 400.0
-#: How many faults a run has in the mean, and a dense run, whose jobs are long ones.
+#: Mean number of faults in a run, and in a dense run, whose jobs are long.
 FAULTS_MEAN, DENSE_MEAN = 12.0, 300.0
-#: How long after a fault paces may still differ, in seconds.
+#: Seconds after a fault during which paces may still differ.
 PACES_S = 15.0
-#: How long after a fault, or after a job has begun, it may do without a reducer that is there, in seconds.
+#: Seconds after a fault, or after the start of a job, during which it may do without a running reducer.
 MEMBERS_S = 45.0
 Record = dict[str, Any]
 
@@ -38,24 +38,24 @@ class Outcome:
     faults: list[Fault]
     violations: list[str]
     history: list[Record]
-    #: Seconds that were simulated.
+    #: Simulated seconds.
     seconds: float
     happened: Counter[str] = field(default_factory=Counter)
 
 
 class World:
-    """Everything of one run.
+    """The whole of one run.
 
     Args:
-        seed: of what the world is like.
-        plan: the faults; None for those of the seed.
-        kinds: those that the seed may choose from.
-        is_dense: whether the seed draws many faults, and long jobs.
+        seed: determines the world.
+        plan: the faults; None for those that the seed draws.
+        kinds: the kinds from which the seed may choose.
+        is_dense: whether the seed draws many faults and long jobs.
     """
 
-    #: Of `tests/history`.
+    #: The checker from `tests/history`.
     judge = staticmethod(violations)
-    #: How long after the end of all jobs nothing may be left of them.
+    #: Seconds after the end of all jobs when nothing of them may remain.
     SETTLE_S = 15.0
 
     def __init__(
@@ -74,9 +74,9 @@ class World:
         self._is_colocated = random.random() < 0.2
         first = [f"a-{index}" for index in range(reducers)] if self._is_colocated else []
         hosts = first or [f"reducer-{index}" for index in range(reducers)]
-        # What was added later has draws of its own, so that older seeds stay what they were.
+        # Later additions draw from their own generator, so that older seeds keep their worlds.
         later = Random(f"{seed}/servers")
-        #: How fast the hosts' links are, in Mbit/s, of which one is drawn for each host; 0: it does not say.
+        #: Possible link rates in Mbit/s, one of which is drawn for each host; 0 if the host does not report it.
         self._mbits = later.choice([(), (0,), (1000,), (1000, 2500, 10000), (0, 1000, 10000)])
         self.network.is_metered = later.random() < 0.5
         processes = [later.choice([1, 1, 1, 2, 3]) for _ in hosts]
@@ -84,11 +84,11 @@ class World:
             Server(self.network, host, count, self.place(host), self.record)
             for host, count in zip(hosts, processes, strict=True)
         ]
-        #: Until when the answer of the name service lacks a server.
+        #: For each server, the time until which the name service's answers leave it out.
         self.unnamed_until: dict[Server, float] = {}
-        #: When the present clog is over; another one meanwhile would make it longer.
+        #: When the present clog ends; another one in the meantime would prolong it.
         self.clogged_until = 0.0
-        #: Whether no fault comes any more.
+        #: Whether the time of faults is over.
         self.is_calm = False
         self.stranger = Process(self.network, "stranger")
         names = ["a", "b"] if random.random() < 0.4 else ["a"]
@@ -104,7 +104,7 @@ class World:
             if plan is not None
             else faults.plan(random, count, FAULTS_S, list(kinds or faults.KINDS))
         )
-        #: When the last fault is over that has come so far; a process that was killed counts as one.
+        #: End of the last fault so far; a killed process counts as a fault.
         self._faulty_until = 0.0
         self._check_settled()
         for fault in self.plan:
@@ -126,23 +126,23 @@ class World:
             local_size=Random(f"{self.seed}/{name}/node").choice([1, 1, 2, 4]),
             on_reducer_loss=Random(f"{self.seed}/{name}/loss").choice([*["reshard"] * 6, "wait", "raise"]),
         )
-        # With "reshard" alone a job begins without a reducer that is named. The others get no aliases, which may lead
-        # nowhere.
+        # Only with "reshard" does a job start without a named reducer. With the other policies a job gets no aliases,
+        # since they may lead nowhere.
         names = self.named if shape.on_reducer_loss == "reshard" else self.named_servers
         return Job(self.network, f"{self.seed}/{name}", shape, names, self.place, self.record)
 
     def named(self) -> tuple[str, ...]:
-        """Return the addresses of reducers that jobs are told of now."""
+        """Return the reducer addresses that the name service reports now."""
         return (*self.named_servers(), *(f"{alias}:{PORT}" for alias in self.network.aliases))
 
     def named_servers(self) -> tuple[str, ...]:
-        """Return those of them that are no aliases."""
+        """Return the reported reducer addresses that are not aliases."""
         now = self.network.clock.now
         named = [server for server in self.servers if self.unnamed_until.get(server, -1.0) <= now]
         return tuple(server.address for server in named or self.servers[:1])
 
     def place(self, host: str) -> Place:
-        """Return where the processes of a host say that they are."""
+        """Return the place that the processes of a host report."""
         if not self._mbits:
             return NOWHERE
         return Place(number_of(host), Random(f"{self.seed}/{host}").choice(self._mbits))
@@ -152,7 +152,7 @@ class World:
             faults.strike(self, fault)
 
     def _check_settled(self) -> None:
-        """Check what must be so once no fault has come for a while."""
+        """Check what must hold once there has been no fault for a while."""
         now = self.network.clock.now
         self.network.clock.at(now + 0.5, self._check_settled)
         for job in self.jobs:
@@ -161,7 +161,7 @@ class World:
             if now > max(self._faulty_until, job.began_at) + MEMBERS_S:
                 members.check(job, self.reducers)
 
-    # ---- what faults need ----
+    # ---- used by faults ----
 
     def record(self, what: str, **fields: Any) -> None:
         """Add a record to the history."""
@@ -176,7 +176,7 @@ class World:
 
     @property
     def reducers(self) -> list[SimReducer]:
-        """The present process of each reducer, alive or not."""
+        """The current process of each reducer, alive or not."""
         return [reducer for server in self.servers for reducer in server.reducers]
 
     def server(self, number: int) -> Server:
@@ -184,12 +184,12 @@ class World:
         return self.servers[number % len(self.servers)]
 
     def processes(self) -> list[Process]:
-        """Return all processes that live."""
+        """Return all living processes."""
         ranks: list[Process] = [rank for job in self.jobs for rank in job.ranks]
         return [process for process in (*self.reducers, *ranks) if process.is_alive]
 
     def process(self, number: int) -> Process:
-        """Return one of the processes that live."""
+        """Return one of the living processes."""
         known = self.processes() or [self.stranger]
         return known[number % len(known)]
 
@@ -205,21 +205,21 @@ class World:
             self.network.cut(other, host, seconds)
 
     def has_checksums(self, *processes: Process) -> bool:
-        """Whether the job of one of these has checksums, and an epoch, so that frames have them."""
+        """Return whether the job of one of these has an epoch with checksums, so that its frames have them."""
         return any(isinstance(process, SimRank) and process.core.has_checksums for process in processes)
 
     def stop_server(self, server: Server, restart_s: float, *, moves: bool = False) -> None:
-        """Kill all processes of a server; after a while it is there again, perhaps on another host."""
+        """Kill all processes of a server; it returns after a while, perhaps on another host."""
         server.stop(restart_s, host=f"{server.host}x" if moves and not self._is_colocated else "")
 
     # ---- the run ----
 
     def run(self) -> Outcome:
-        """Let everything happen; return how it ended."""
+        """Run the world to its end; return the outcome."""
         found: list[str] = []
         try:
             self._run()
-        except Exception as error:  # of a core, or what no driver could do
+        except Exception as error:  # raised by a core, or because it asked for what no driver could do
             found.append("".join(traceback.format_exception(error)[-3:]))
         found += self.judge(self.history)
         happened = Counter(record["kind"] for record in self.history if record["what"] == "fault")

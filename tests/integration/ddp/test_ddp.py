@@ -1,8 +1,8 @@
-"""DistributedDataParallel through reducers: every corner gives the rank-order fold of the local gradients.
+"""DistributedDataParallel through reducers: every case gives the rank-order fold of the local gradients.
 
-Each rank trains a reference beside the DDP model, without DDP: it works out all ranks' gradients on the same
-data, folds them in rank order, and takes the same optimizer step. Gradients of every step and the weights at
-the end must be the same bits, on every rank.
+Next to the DDP model, each rank trains a reference without DDP. It computes all ranks' gradients on the same data,
+folds them in rank order, and takes the same optimizer step. The gradients of every step and the final weights must
+have the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = 4
 WIDTH = 12
 
 
-# ---- models; each takes (batch, WIDTH) and the number of the rank ----
+# ---- models; each takes (batch, WIDTH) and the rank's number ----
 
 
 class Perceptron(nn.Sequential):
@@ -36,7 +36,7 @@ class Perceptron(nn.Sequential):
 
 
 class Branches(nn.Module):
-    """Ranks use different branches, and nobody uses the last one."""
+    """A model whose ranks use different branches, and whose last branch is unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Bfloat16(Perceptron):
 
 
 class Mixed(nn.Module):
-    """float32, bfloat16 and float64 parameters: DDP makes buckets of each dtype."""
+    """A model with float32, bfloat16 and float64 parameters: DDP makes buckets for each dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Mixed(nn.Module):
 
 
 class Tiny(nn.Module):
-    """Fewer elements than there are reducers."""
+    """A model with fewer elements than there are reducers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,11 +98,11 @@ class Case:
     model: Callable[[], nn.Module] = Perceptron
     ddp: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    #: Backwards per step; all but the last are under no_sync.
+    #: Number of backward passes per step; all but the last are under no_sync.
     backwards: int = 1
     clip: float | None = None
     set_to_none: bool = True
-    #: How many times the hook must have been called per step, from the third on.
+    #: Allowed number of calls of the hook per step, from the third step on.
     buckets: range = range(1, 2)
 
 
@@ -154,7 +154,7 @@ def loss_of(model: nn.Module, rank: int, step: int, part: int = 0) -> torch.Tens
 
 
 def local_gradients(model: nn.Module, rank: int, step: int, backwards: int = 1) -> list[torch.Tensor | None]:
-    """Return what this rank's backward gives on a copy of the model that knows nothing of DDP."""
+    """Return the gradients of this rank's backward pass on a copy of the model without DDP."""
     model = copy.deepcopy(model)
     model.zero_grad()
     for part in range(backwards):
@@ -163,7 +163,7 @@ def local_gradients(model: nn.Module, rank: int, step: int, backwards: int = 1) 
 
 
 def set_folded(rank, reference: nn.Module, contributions: list[list[torch.Tensor | None]]) -> None:
-    """Give the reference the mean gradients; one that nobody has stays None, as DDP leaves it."""
+    """Give the reference the mean gradients; a gradient that no rank has stays None, as DDP leaves it."""
     for parameter, column in zip(reference.parameters(), zip(*contributions, strict=True), strict=True):
         if any(gradient is not None for gradient in column):
             dense = [torch.zeros_like(parameter) if gradient is None else gradient for gradient in column]
@@ -199,7 +199,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def clip(model: nn.Module, limit: float) -> None:
-    """As `clip_grad_norm_`; but on a GPU the norm's last bit depends on where in memory gradients are."""
+    """Do what `clip_grad_norm_` does, but on the CPU: on a GPU the norm's last bit depends on memory addresses."""
     gradients = [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm.to(next(model.parameters()).device))
@@ -245,7 +245,7 @@ def train(rank, reducers, job, name, device="cpu"):
 
 
 def train_uneven(rank, reducers, job):
-    """Rank r has 2 + r batches: who is through contributes zeros until all are."""
+    """Train with 2 + r batches on rank r; ranks that have finished contribute zeros until all have."""
     model, reference = build(Perceptron)
     ddp = DistributedDataParallel(model)
     with rank.state(reducers, job) as state:
@@ -267,11 +267,11 @@ def train_uneven(rank, reducers, job):
                 reference_optimizer.step()
         if rank.number == rank.world_size - 1:
             assert_same("weights", model, reference, gradients=False)
-    return digest(model)  # join() gives everybody the weights of the rank that was longest there
+    return digest(model)  # join() gives all ranks the weights of the rank that trained longest
 
 
 def train_two_modules(rank, reducers, job, share, device="cpu"):
-    """As in adversarial training or distillation: two DDP modules, one loss or one after the other."""
+    """Train two DDP modules with one loss or one after the other, as in adversarial training or distillation."""
     pairs = [build(Perceptron, device), build(Mixed, device)]
     ddps = [DistributedDataParallel(model, bucket_cap_mb=0.001) for model, _ in pairs]
     states = [rank.state(reducers, f"{job}-{index}") for index in range(1 if share else 2)]
@@ -304,7 +304,7 @@ def private(rank, reducers, job):
 
 
 def train_with_defaults(rank, reducers, again):
-    """Job name, rank and world size all come from torch.distributed, for each new state."""
+    """Take job name, rank and world size from torch.distributed, for each new state."""
     digests = []
     for _ in range(1 + again):
         model, reference = build(Perceptron)
@@ -357,7 +357,7 @@ def test_job_rank_and_world_size_from_torch_distributed(fresh_ranks, reducers):
 
 
 def test_a_private_communicator_does_not_confuse_the_next_one(ranks, reducers, job):
-    """Only rank 0 has made one before, say for an evaluation; the next one is everybody's."""
+    """Only rank 0 has created one before, for example for an evaluation; the next one is for all ranks."""
     ranks.run(1, private, reducers(2), job)
     answers = ranks.run(2, train_with_defaults, reducers(2), False)
     assert answers[0] == answers[1]

@@ -1,4 +1,4 @@
-"""Ranks whose weights differ find out, in the same step, whatever lies between them."""
+"""Ranks whose weights differ detect it in the same step, whatever connects them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model() -> nn.Module:
 
 
 def train(rank: Any, ddp: nn.Module, steps: int, *, flip_in: int = 0) -> tuple[int, Exception | None]:
-    """Train; return the step in which an error came. Rank 1's last layer gets a flipped bit in a step."""
+    """Train; return the step of the first error. A bit of rank 1's last layer is flipped in step `flip_in`."""
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
     for step in range(1, steps + 1):
         if step == flip_in and rank.number == 1:
@@ -56,7 +56,7 @@ def drifted(
 
 
 def has_results_late(rank: Any) -> None:
-    """Let a rank in hierarchical mode get each sum a while after all others."""
+    """Make a rank in hierarchical mode get each sum later than all others."""
     gather = Exchange.gather
 
     def late(*arguments: Any) -> torch.Tensor:
@@ -133,7 +133,7 @@ def without_a_state(rank: Any, half: bool) -> str | None:
     group = groups[rank.number % 2] if half else None
     own = model()
     if half and rank.number in (1, 3):
-        nn.init.ones_(own[0].weight)  # as of another piece of the model
+        nn.init.ones_(own[0].weight)  # like another part of a model
     comparing = watch(own, every=2, group=group, optimizer=torch.optim.Adam(own.parameters()))
     for step in range(4):
         if step == 1 and rank.number == 2:

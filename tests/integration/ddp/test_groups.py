@@ -1,4 +1,4 @@
-"""States of process groups. Each sums over its own ranks, or fails on every rank with the reason."""
+"""States of process groups: each sums over its own ranks, or fails on every rank and reports the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALVES = [[0, 1], [2, 3]]
 
 
 def gradients(model: nn.Module, rank: int, steps: int = 2) -> list[float]:
-    """Train on inputs by which each rank's gradient is its own number plus one, and the step."""
+    """Train on inputs that make each rank's gradient its number plus one, plus ten per step."""
     seen = []
     for step in range(steps):
         model.zero_grad()
@@ -40,7 +40,7 @@ def attached(rank: Any, reducers: list[str] | None, settings: dict[str, Any]) ->
         return gradients(model, rank.number)
 
 
-# The same job name for both groups, as operators set it for a whole job; none; and an embedded reducer for each.
+# Cases: one job name for both groups, as operators set it for a whole job; no name; an embedded reducer for each.
 @pytest.mark.parametrize("named", ["named", "not named", "embedded"])
 def test_each_half_of_the_ranks_averages_by_itself(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, named: str
@@ -51,7 +51,7 @@ def test_each_half_of_the_ranks_averages_by_itself(
 
 
 def in_both(rank: Any, reducers: list[str], job: str) -> list[list[float]]:
-    """Use a state of the half and one of all ranks, of one job, in turn."""
+    """Use a state of the half and one of all ranks in turn, both of one job."""
     half = rank.cleanup.enter_context(ReductionState(reducers, job=job, process_group=own_half(rank)))
     whole = rank.cleanup.enter_context(ReductionState(reducers, job=job))
     sums = []
@@ -69,7 +69,7 @@ def test_states_of_different_groups_of_one_job_do_not_meet(
 
 
 def with_a_state_of_others(rank: Any, reducers: list[str], which: str) -> tuple[str, str, float]:
-    """Give DDP of the half a state that is for other ranks; return what both say, and the gradient."""
+    """Give a half's DDP a state for other ranks; return the hook's error, the state's error, and the gradient."""
     half = own_half(rank)
     crossed = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank.number % 2]
     settings: dict[str, Any] = {"of all": {}, "of another group": {"process_group": crossed}}.get(which, {})
@@ -117,7 +117,7 @@ def test_ranks_that_count_themselves_do_not_meet_those_of_another_group_of_the_s
 
 
 def refused_at_once(rank: Any, reducers: list[str]) -> list[str]:
-    """Return what attach and the constructor say to wrong arguments, without anybody being asked."""
+    """Return the errors of attach and the constructor for wrong arguments, found without communication."""
     half, other = own_half(rank), dist.new_group([0])
     model = ddp(half)
     state = ReductionState(reducers)
@@ -152,7 +152,7 @@ def test_wrong_arguments_are_refused_at_once(ranks: Any, reducers: Callable[[int
 
 
 def two_modules(rank: Any, reducers: list[str]) -> list[list[float]]:
-    """Let a state of a half average two modules of it, the second one made later, and refuse one of all ranks."""
+    """Average two modules with a state of a half, the second created later, and refuse a module of all ranks."""
     half = own_half(rank)
     first = ddp(half)
     state = rank.cleanup.enter_context(attach(first, reducers=reducers))

@@ -1,4 +1,4 @@
-"""The hook under DDP: who may call it, and what all ranks get when it fails on one of them."""
+"""The hook under DDP: its possible callers, and what all ranks get when it fails on one of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backward(module: nn.Module, value: float) -> None:
     module(torch.full((1, 3), value)).sum().backward()
 
 
-# ---- who calls it ----
+# ---- callers of the hook ----
 
 
 def with_the_python_reducer(rank: Any, reducers: list[str], compiled: bool, job: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_a_rank_without_inputs_averages_zeros(
     assert ranks.run(2, with_uneven_inputs, reducers(1), job) == [[4.0], [4.0, 2.5, 3.0]]
 
 
-# ---- an error in it on one rank ----
+# ---- an error in the hook on one rank ----
 
 
 def out_of_memory(*_: object) -> None:
@@ -114,7 +114,7 @@ def out_of_memory(*_: object) -> None:
 
 
 def slips(rank: Any, reducers: list[str], job: str, at: int, cause: str) -> list[tuple[str, str]]:
-    """Train on; in step `at` the hook fails on rank 1. Both catch whatever comes and go on with the next step."""
+    """Train while the hook fails on rank 1 in step `at`; both ranks catch errors and continue with the next step."""
     embedding = nn.Embedding(5, 2, sparse=cause == "sparse" and rank.number == 1)
     ddp = DistributedDataParallel(model() if cause == "memory" else embedding)
     state = attach(ddp, rank.state(reducers, job))
@@ -173,7 +173,7 @@ def test_a_refused_bucket_on_one_rank_fails_all_ranks(
 
 
 def fails_before_the_others_come(rank: Any, reducers: list[str], job: str) -> str:
-    """Rank 1 fails in its first step, and closes, before rank 0 begins."""
+    """Fail on rank 1 in its first step, and close it, before rank 0 starts."""
     state = rank.state(reducers, job)
     if rank.number == 1:
         error = state.fail(MemoryError("too much"))
@@ -198,12 +198,12 @@ def test_ranks_that_come_later_hear_it_too(
 
 
 def goes_on_after_an_error(rank: Any, reducers: list[str] | None, job: str | None) -> list[str]:
-    """The same DDP object, three lives of one state."""
+    """Use the same DDP object through three lives of one state."""
     ddp = DistributedDataParallel(model())
     state = attach(ddp, rank.cleanup.enter_context(ReductionState(reducers, job=job)))
     real, seen = client_module.encoding_of, []
     for step in range(7):
-        dist.barrier()  # after an error, ranks may differ by the last collective
+        dist.barrier()  # after an error, the ranks may be one collective apart
         if rank.number == 1 and step in (2, 4):
             client_module.encoding_of = out_of_memory
         try:
@@ -291,7 +291,7 @@ def test_a_second_attach_is_refused(ranks: Any, reducers: Callable[[int], list[s
     assert "with a state that attach() or register_comm_hook() got before" in said
 
 
-# ---- what torch.profiler shows ----
+# ---- torch.profiler ----
 
 LATE_S = 0.2
 
@@ -342,5 +342,5 @@ def with_a_late_profiler(rank: Any, reducers: list[str], job: str) -> list[bool]
 def test_a_caller_has_the_result_only_after_the_profiler(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
-    """If the caller stopped the profiler before, torch would crash at the end of the event."""
+    """If the caller could stop the profiler earlier, torch would crash at the end of the event."""
     assert ranks.begin(1, with_a_late_profiler, reducers(1), job).answers() == [[False, True]]

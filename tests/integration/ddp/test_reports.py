@@ -1,4 +1,4 @@
-"""What ranks tell each other of each backward pass: who skipped it, and whose gradients are not finite."""
+"""What ranks report to each other about each backward pass: who skipped it, and whose gradients are not finite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_S = 0.4
 
 
 class Breaks(torch.autograd.Function):
-    """Runs out of memory in the backward pass, once the layers above have their gradients."""
+    """Runs out of memory in the backward pass, after the layers above have their gradients."""
 
     @staticmethod
     def forward(ctx: Any, data: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ class Breaks(torch.autograd.Function):
 
 
 class Model(nn.Module):
-    """Its layers are of one bucket each. Breaks where it is told to."""
+    """A model whose layers have one bucket each, and which breaks where `breaks_in` says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def skips(
     ddp: dict[str, Any],
     settings: dict[str, Any],
 ) -> tuple[str, list[tuple[int, StepReport | None]], float]:
-    """Train; rank 1 runs out of memory at a step, or nobody does that step. Return the weights and the reports."""
+    """Train; rank 1 runs out of memory at a step, or all ranks omit that step. Return the weights and the reports."""
     model = Model()
     module = DistributedDataParallel(model, bucket_cap_mb=0.0001, **ddp)
     is_weighed, is_scaled = settings.get("weigh", False), settings.get("scale", False)
@@ -76,12 +76,12 @@ def skips(
     if at is not None:
         state.report_steps(module)
         assert state.last_step is None
-    scaler.scale(torch.ones(()))  # it has no scale that could be told or changed before
+    scaler.scale(torch.ones(()))  # before this it has no scale to report or change
     reports = []
     for step in range(STEPS):
         optimizer.zero_grad()
         if at is None and step == LEFT_OUT:
-            if is_scaled:  # a step that was skipped halves the scale
+            if is_scaled:  # as a skipped step halves the scale
                 scaler.update(scaler.get_scale() / 2)
             continue
         if is_scaled:
@@ -140,7 +140,7 @@ def test_a_step_that_one_rank_cannot_do_is_as_if_it_had_never_been(
 def test_also_while_ddp_orders_its_buckets(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, at: int
 ) -> None:
-    """It does so after the first backward pass; the training goes on, and all ranks have the same weights."""
+    """DDP does so after the first backward pass; training continues, and all ranks have the same weights."""
     for where in ("forward", "backward"):
         found = ranks.run(2, skips, reducers(1), f"{job}-{where}", at, where, {}, {})
         assert len({weights for weights, _, _ in found}) == 1
@@ -150,7 +150,7 @@ def test_also_while_ddp_orders_its_buckets(
 def spoiled(
     rank: Any, reducers: list[str], job: str, dtype: torch.dtype
 ) -> tuple[list[StepReport | None], list[str], float]:
-    """Rank 2's gradients have an Inf in the first layer at the steps 1 and 2, and rank 1's a NaN in the third at 2."""
+    """Put an Inf in rank 2's first layer in steps 1 and 2, and a NaN in rank 1's third layer in step 2."""
     model = Model().to(dtype)
     module = DistributedDataParallel(model, bucket_cap_mb=0.0001)
     state = attach(module, rank.state(reducers, job, wire_dtype="bf16"))
@@ -190,7 +190,7 @@ def test_whose_gradients_are_not_finite(
 
 
 def late(rank: Any, reducers: list[str], job: str) -> tuple[list[StepReport | None], list[float]]:
-    """Rank 1 computes long between two layers, and rank 2 before each step."""
+    """Let rank 1 compute long between two layers, and rank 2 before each step."""
     model = Model()
     module = DistributedDataParallel(model, bucket_cap_mb=0.0001)
     state = attach(module, rank.state(reducers, job))
@@ -214,7 +214,7 @@ def test_who_is_late_and_at_which_bucket(ranks: Any, reducers: Callable[[int], l
     for rank, (reports, seconds) in enumerate(found):
         assert [report.lateness for report in reports[2:]] == late_s
         assert seconds[2:] == [one[str(rank)][-1] for one in late_s]
-    # The least of all steps, because the machine may have other work.
+    # The minimum over all steps, because the machine may have other work.
     least = {rank: [min(one[rank][bucket] for one in late_s) for bucket in range(4)] for rank in "012"}
     assert max(least["0"]) < SLOW_S / 4, "it only waits for the others"
     assert max(least["1"][:1]) < SLOW_S / 4
@@ -228,7 +228,7 @@ def wrong(rank: Any, reducers: list[str], job: str) -> list[str]:
     errors = [rank.error_of(state.skip_step), rank.error_of(lambda: state.last_step)]
     errors.append(rank.error_of(lambda: state.report_steps(module.module)))
     state.report_steps(module)
-    state.report_steps(module)  # once is enough
+    state.report_steps(module)  # a second call changes nothing
     errors += [rank.error_of(state.skip_step), rank.error_of(lambda: state.skip_step(module.module))]
     module(batch(rank.number, 0)).sum().backward()
     errors.append(rank.error_of(state.skip_step))

@@ -1,4 +1,4 @@
-"""Error feedback after steps that did not count: every later step has the bits that it would have without them."""
+"""Error feedback after discarded steps: every later step has the bits that it would have without those steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_plugin import attach
 
 LOSSY = ["int8", "fp8", "topk:0.1"]
-#: What happens, in order. "overflow": GradScaler skips the step and halves its scale; "huge": the script skips the
-#: step; "restart": a checkpoint, from which another state goes on.
+#: Events in order. "overflow": GradScaler skips the step and halves its scale; "huge": the script skips the step;
+#: "restart": training continues from a checkpoint with another state.
 WITH_SKIPS = "overflow good good overflow huge good huge restart huge overflow restart good good".split()
-#: The same, as if the skipped steps had never been. "halve": of the scale.
+#: The same without the skipped steps. "halve": halve the scale.
 WITHOUT = "halve good good halve good halve good good".split()
 
 
@@ -27,7 +27,7 @@ WITHOUT = "halve good good halve good halve good good".split()
 
 
 class Training:
-    """One rank's, with GradScaler."""
+    """The training of one rank with GradScaler."""
 
     def __init__(self, rank, reducers, job, wire, scale=1.0, is_told=False, size=1) -> None:
         self.rank, self.is_told = rank, is_told
@@ -35,7 +35,7 @@ class Training:
         self.lives = 0
         self.good = 0
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-        self.scaler.scale(torch.ones(()))  # it has no scale that could be changed before
+        self.scaler.scale(torch.ones(()))  # before this it has no scale to change
         self._begin()
 
     def _begin(self, saved: dict[str, Any] | None = None) -> None:
@@ -53,7 +53,7 @@ class Training:
         attach(self.ddp, self.state)
 
     def _spoil(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Let one element of one bucket overflow on one rank."""
+        """Make one element of one bucket overflow on one rank."""
         if not self.overflows or self.rank.number != 1:
             return gradient
         gradient = gradient.clone()
@@ -110,7 +110,7 @@ class Training:
 
 
 def train(rank, reducers, job, wire, plan, scale=1024.0, is_told=True, size=1):
-    """Return the weights, and what was left out in the end."""
+    """Return the weights and the final residuals."""
     training = Training(rank, reducers, job, wire, scale, is_told, size)
     for what in plan:
         training.do(what)
@@ -120,7 +120,7 @@ def train(rank, reducers, job, wire, plan, scale=1024.0, is_told=True, size=1):
 
 
 def accumulate(rank, reducers, job, wire, has_skip):
-    """The first two backward passes of three are under no_sync; the second one of the skipped step overflows."""
+    """Run three backward passes per step, the first two under no_sync; in a skipped step the second overflows."""
     training = Training(rank, reducers, job, wire)
     for skips in (False, True, False) if has_skip else (False, False):
         training.optimizer.zero_grad()
@@ -135,7 +135,7 @@ def accumulate(rank, reducers, job, wire, has_skip):
 
 
 def two_modules(rank, reducers, job, wire, has_skips):
-    """Two modules with steps of their own on one state, and both in one backward pass."""
+    """Train two modules with separate steps on one state, and both in one backward pass."""
     torch.manual_seed(5)
     state = rank.state(reducers, job, wire_dtype=wire)
     one, other = (DistributedDataParallel(Perceptron(), bucket_cap_mb=0.001) for _ in range(2))
@@ -169,7 +169,7 @@ def two_modules(rank, reducers, job, wire, has_skips):
 
 
 def same_on_all(results):
-    """Return the weights, which all ranks have, and what each has left out."""
+    """Return the weights, which are equal on all ranks, and each rank's residuals."""
     digests = {digest for digest, _ in results}
     assert len(digests) == 1
     return digests.pop(), [left_out for _, left_out in results]
@@ -187,7 +187,7 @@ def test_skipped_steps_leave_no_trace(ranks, reducers, job, wire, is_told):
 
 @pytest.mark.parametrize("wire", LOSSY)
 def test_skipped_steps_leave_no_trace_where_nodes_reduce_first(ranks, reducers, job, wire):
-    """The overflow is in one shard of one node, which the ranks of other shards do not sum."""
+    """The overflow is in one shard of one node, which ranks with other shards do not sum."""
     with_skips, without = (
         ranks.run(4, train, reducers(2), f"{job}-{name}", wire, plan, 1024.0, True, 2)
         for name, plan in (("with", WITH_SKIPS), ("without", WITHOUT))
@@ -197,7 +197,7 @@ def test_skipped_steps_leave_no_trace_where_nodes_reduce_first(ranks, reducers, 
 
 @pytest.mark.parametrize("wire", ["fp8", "topk:0.1"])
 def test_what_is_left_out_follows_the_loss_scale(ranks, reducers, job, wire):
-    """These formats round the same way in any scale that is a power of two, so training has the bits of scale 1."""
+    """These formats round equally at every power-of-two scale, so training has the same bits as at scale 1."""
     good = [what for what in WITHOUT if what == "good"]
     plain = ranks.run(2, train, reducers(2), f"{job}-1", wire, good, 1.0, False)
     scaled, not_told = (

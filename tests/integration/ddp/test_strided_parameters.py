@@ -1,4 +1,4 @@
-"""Parameters and gradients of all strides: through the hook the bits are those of DDP on Gloo. All sums are exact."""
+"""Parameters and gradients of all strides: the hook gives the same bits as DDP on Gloo. All sums are exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = 12
 
 
 def strided(choice: random.Random) -> torch.Tensor:
-    """Return zeros of some shape, permuted and with gaps, or one element or none with any stride."""
+    """Return zeros of some shape, permuted and with gaps; sizes of one or none may have any stride."""
     shape = [choice.choice((0, 1, 1, 2, 3, 4)) for _ in range(choice.randint(0, 4))]
     stride, end = [0] * len(shape), 1
     for axis in choice.sample(range(len(shape)), len(shape)):
@@ -26,7 +26,7 @@ def strided(choice: random.Random) -> torch.Tensor:
 
 
 class Strided(nn.Module):
-    """Parameters of all strides, and a convolution in channels_last."""
+    """A module with parameters of all strides, and a convolution in channels_last."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def compare(rank: Any, reducers: list[str], job: str) -> None:
             on_gloo = DistributedDataParallel(Strided(seed), **settings)
             hooked = DistributedDataParallel(Strided(seed), **settings)
             attach(hooked, state)
-            for _ in range(2):  # in the second step DDP has other buckets
+            for _ in range(2):  # in the second step DDP has rebuilt its buckets
                 for one in (on_gloo, hooked):
                     one.zero_grad()
                     one(rank.number).backward()

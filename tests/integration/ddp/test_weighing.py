@@ -1,4 +1,4 @@
-"""Ranks with different numbers of samples get the gradient of one process that has all of them."""
+"""Ranks with different numbers of samples get the gradient of a single process with all the samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_plugin import attach
 from worker_plugin.riders.weighing import SAMPLES_MAX
 
-#: Samples of each rank, by step.
+#: Number of samples of each rank, by step.
 BATCHES = [(3, 1, 8, 4), (0, 7, 1, 1), (2, 0, 0, 0), (5, 5, 5, 5)]
 
 
@@ -35,13 +35,13 @@ def loss_of(module: nn.Module, data: torch.Tensor) -> torch.Tensor:
 
 
 def difference(ddp: nn.Module, alone: nn.Module) -> float:
-    """Return the largest difference of gradients, relative to the largest one of their tensor."""
+    """Return the largest difference of gradients, relative to the largest gradient of the same tensor."""
     pairs: Any = zip(ddp.parameters(), alone.parameters(), strict=True)
     return max(float((one.grad - other.grad).abs().max() / other.grad.abs().max()) for one, other in pairs)
 
 
 def weighted(rank: Any, reducers: list[str], job: str, settings: dict[str, Any]) -> list[float]:
-    """Return by how much the gradients differ, in each step."""
+    """Return the difference of the gradients in each step."""
     ddp = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
     state = attach(ddp, rank.state(reducers, job, **settings))
     differences = []
@@ -73,7 +73,7 @@ def test_they_are_the_gradients_of_one_process(
 
 
 def with_join(rank: Any, reducers: list[str], job: str) -> float:
-    """Each rank has a batch more than the one before, and those are as if the others had empty ones."""
+    """Give each rank one batch more than the previous rank; ranks that have finished count as having empty batches."""
     ddp = DistributedDataParallel(model())
     state = attach(ddp, rank.state(reducers, job))
     worst = 0.0

@@ -1,7 +1,7 @@
-"""DistributedDataParallel with compressed gradients: every corner gives what the codecs make of the local gradients.
+"""DistributedDataParallel with compressed gradients: every case gives the codecs' result for the local gradients.
 
-As in test_ddp.py each rank trains a reference without DDP beside the DDP model; here it also has all ranks' residuals,
-by parameter. So a residual that is lost, or that a bucket border moves, shows in the bits of the next gradient.
+As in test_ddp.py, each rank trains a reference without DDP next to the DDP model. Here it also keeps all ranks'
+residuals by parameter, so a residual that is lost or shifted by a bucket border shows in the bits of the next gradient.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Case:
     model: Callable[[], nn.Module] = Perceptron
     ddp: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    #: Backwards per step; all but the last are under no_sync.
+    #: Number of backward passes per step; all but the last are under no_sync.
     backwards: int = 1
     clip: float | None = None
     autocast: bool = False
-    #: How many buckets DDP must have at least, from the third step on.
+    #: Minimum number of DDP's buckets, from the third step on.
     buckets: int = 1
 
 
@@ -62,7 +62,7 @@ def loss_of(model: nn.Module, rank: int, step: int, part: int = 0, autocast: boo
 
 
 class Reference:
-    """The model as it must become, with the residuals of all ranks."""
+    """The expected model, with the residuals of all ranks."""
 
     def __init__(self, rank, wire: str, model: nn.Module, case: Case, size: int = 1) -> None:
         self.model = copy.deepcopy(model)
@@ -71,7 +71,7 @@ class Reference:
         self.case = case
 
     def set_gradients(self, step: int, active: list[bool]) -> None:
-        """Give the model the mean of what all ranks' gradients become; one that nobody has stays None."""
+        """Give the model the mean of all ranks' encoded gradients; a gradient that no rank has stays None."""
         columns = [self._local(rank, step, active[rank]) for rank in range(len(active))]
         for number, parameter in enumerate(self.model.parameters()):
             column = [gradients[number] for gradients in columns]
@@ -89,7 +89,7 @@ class Reference:
         return [parameter.grad for parameter in model.parameters()]
 
     def check_residuals(self, rank: int, state: Any) -> None:
-        """Check what the state has left out so far; DDP shows parameters in an order of its own."""
+        """Check the residuals of the state; DDP presents parameters in its own order."""
         of_none = [torch.zeros(parameter.numel()) for parameter in self.model.parameters()]
         ours = [self.feedback.residual_of(rank, number) for number in range(len(of_none))]
         theirs = state.state_dict()["residuals"]
@@ -139,7 +139,7 @@ def train(rank, reducers, job, wire, name, size=1):
 
 
 def train_uneven(rank, reducers, job, wire):
-    """Rank r has 2 + r batches; who is through contributes what it had left out."""
+    """Train with 2 + r batches on rank r; ranks that have finished contribute their residuals."""
     model = new_model(Perceptron)
     reference = Reference(rank, wire, model, Case())
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
@@ -158,7 +158,7 @@ def train_uneven(rank, reducers, job, wire):
 
 
 class Constant(nn.Module):
-    """The gradient of its weight is the input."""
+    """A module whose input is the gradient of its weight."""
 
     def __init__(self, numel: int) -> None:
         super().__init__()
@@ -169,10 +169,10 @@ class Constant(nn.Module):
 
 
 def tiny_gradients(rank, reducers, job, wire, sizes, steps):
-    """Return what the tiny part of a constant gradient has done to the weights, as a share of what it should have.
+    """Return the effect of the tiny part of a constant gradient on the weights, relative to the exact one.
 
-    Each block has one large element, beside which these sizes, one of each rank, are nothing. Then what gets through
-    without error feedback.
+    Each block has one large element, next to which these sizes, one per rank, are negligible. Also return how many tiny
+    elements arrive without error feedback.
     """
     ddp = DistributedDataParallel(Constant(1100))
     gradient = torch.full((1100,), sizes[rank.number])
@@ -191,7 +191,7 @@ def tiny_gradients(rank, reducers, job, wire, sizes, steps):
 
 
 def scale_gradients(rank, reducers, job, wire):
-    """One rank's gradient overflows in step 2, and every rank skips that step."""
+    """Let one rank's gradient overflow in step 2, which every rank then skips."""
     model = new_model(Perceptron)
     ddp = DistributedDataParallel(model)
     optimizer = sgd(ddp)
@@ -224,7 +224,7 @@ def scale_gradients(rank, reducers, job, wire):
 
 
 def train_and_save(rank, reducers, job, wire, steps, resume, save, with_residuals=True, size=1):
-    """Train from the start or from a file of this rank's, and save to one."""
+    """Train from the start or from this rank's file, and save to a file."""
     first = 0
     model = new_model(Perceptron)
     optimizer = sgd(model)
@@ -236,7 +236,7 @@ def train_and_save(rank, reducers, job, wire, steps, resume, save, with_residual
             optimizer.load_state_dict(checkpoint["optimizer"])
             if with_residuals:
                 state.load_state_dict(checkpoint["state"])
-        ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)  # it rebuilds its buckets in either life
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)  # rebuilds its buckets in both lives
         ddp.register_comm_hook(state, reduction_hook)
         for step in range(first, first + steps):
             optimizer.zero_grad()
@@ -250,7 +250,7 @@ def train_and_save(rank, reducers, job, wire, steps, resume, save, with_residual
 
 
 def another_model(rank, reducers, job):
-    """Two models with one state, one after the other and side by side: each parameter has a residual of its own."""
+    """Use two models with one state, in turn and side by side: each parameter has its own residual."""
     with rank.state(reducers, job, wire_dtype="int8") as state:
         gone = DistributedDataParallel(Constant(300))
         gone.register_comm_hook(state, reduction_hook)
@@ -331,11 +331,11 @@ def test_join_with_uneven_inputs(ranks, reducers, job):
             "int8",
             (5e-4, 1.5e-3),
             1.0,
-        ),  # results are dithered: an element is right on the average of many steps
+        ),  # results are dithered: an element is right only on average over many steps
     ],
 )
 def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, sizes, spread):
-    """What is left out waits for later: after 100 steps the weights lack a few steps' worth at most."""
+    """Omitted parts arrive later: after 100 steps the weights lack a few steps' worth at most."""
     for mean, least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, sizes, 100):
         assert without <= 0.15 * 1100, "they would arrive without error feedback as well"
         assert 0.9 < mean < 1.1
@@ -350,7 +350,7 @@ def test_a_gradient_scaler_sees_an_overflow_everywhere(ranks, reducers, job, wir
 
 @pytest.mark.parametrize("wire", ["int8", "topk", "bf16"])
 def test_resuming_from_a_checkpoint_changes_no_bit(ranks, reducers, job, tmp_path, wire):
-    """In other processes, which find the residuals' parameters again."""
+    """Resume in other processes, which must find the parameters of the residuals again."""
     file = str(tmp_path / "checkpoint")
     whole = ranks.run(2, train_and_save, reducers(2), f"{job}-whole", wire, 6, None, None)
     ranks.run(2, train_and_save, reducers(2), f"{job}-first", wire, 3, None, file)

@@ -1,3 +1,3 @@
-"""The faults' fixtures: a way to a reducer that can be cut, and processes that are stopped."""
+"""Fixtures of the fault tests: a detour to a reducer that can be cut, and stopped processes."""
 
 from faults.conftest import detour, faulty_reducer, stopped  # noqa: F401

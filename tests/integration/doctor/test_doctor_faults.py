@@ -1,4 +1,4 @@
-"""`reducer doctor` against real reducers on loopback: each fault is found, named, and has its exit code."""
+"""`reducer doctor` against real reducers on loopback: each fault is found, named, and has its own exit code."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from benchmarks.lab.hosts import LOOPBACK
 from reducer.observe.status import StatusAccess, fetch
 
 OURS, THEIRS = "0urs" * 8, "the1rs" * 6
-#: No bandwidth is measured where a test is about something else.
+#: Skips the bandwidth measurement where a test is about something else.
 QUICK = ("--no-rates", "--timeout", "3")
 
 
 def doctor(*arguments: str, **more: str) -> tuple[int, str]:
-    """Return the exit code, and the output in one line of words, which is at most 80 columns wide."""
+    """Return the exit code, and the output with all whitespace collapsed; lines have at most 80 columns."""
     command = [warm("reducer"), "-m", "reducer", "doctor", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment(**more), check=False
@@ -52,7 +52,7 @@ def fix_first(output: str) -> str:
     return output.partition("fix first: ")[2]
 
 
-# ---- what works ----
+# ---- healthy setups ----
 
 
 def test_all_processes_are_seen_and_measured(serve):
@@ -66,7 +66,7 @@ def test_all_processes_are_seen_and_measured(serve):
     [rate] = found["facts"]["alone"]
     assert rate["bytes_per_s"] > 1e6
     assert found["forecast"]["training"]["workers"] == 4
-    assert found["forecast"]["now"] is None  # one host is not all four
+    assert found["forecast"]["now"] is None  # one host cannot measure for all four workers
     # The doctor has left nothing behind.
     assert status_of(reducer.address)["jobs"] == []
 
@@ -101,7 +101,7 @@ def test_tls_and_tokens_work(serve, tmp_path):
     assert found["facts"]["alone"][0]["bytes_per_s"] > 1e6
 
 
-# ---- what does not ----
+# ---- faults ----
 
 
 def test_nobody_listens(free_port):
@@ -147,7 +147,7 @@ def test_a_closed_data_port(faulty_reducer, detour):
     assert code == 1
     assert re.search(r"data port \d+: .* frames go over gRPC", output)
     assert "open this port" in fix_first(output)
-    # To torchrun any code but 0 is a failure, about which it prints a traceback.
+    # torchrun treats every nonzero exit code as a failure and prints a traceback for it.
     for variables, expected in (({}, 1), ({"TORCHELASTIC_RUN_ID": "x"}, 0)):
         code, output, _ = Doctors([LOOPBACK], [way.address], "--no-rates", **variables).answer()
         assert code == expected
@@ -168,7 +168,7 @@ def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
     reducer = serve()
     command = [warm("reducer"), "-m", "reducer", "doctor", reducer.address, "--timeout", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as running:
-        # The first time it only looks.
+        # The first connection only inspects the reducer.
         until(lambda: reducer.log.text.count("join job=doctor-") == 2, "the measurement", 40.0)
         stopped(reducer.pid)
         output, _ = running.communicate(timeout=60)
@@ -178,7 +178,7 @@ def test_a_reducer_that_stops_while_it_is_measured(serve, stopped, until):
 
 @pytest.fixture
 def quota(tmp_path):
-    """Return a shell command that begins each process with a quota of a fifth of a core; it ends with the test."""
+    """Return a shell command that puts the shell under a quota of a fifth of a core, removed after the test."""
     for root in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup"):
         group = Path(root, f"reduction-test-{tmp_path.name}")
         limits = {"cpu.cfs_quota_us": "20000", "cpu.max": "20000 100000"}
@@ -215,7 +215,7 @@ def test_a_cpu_quota(serve, quota):
     assert done.returncode == 1
 
 
-# ---- jobs of others ----
+# ---- other users' jobs ----
 
 
 def test_a_live_job_is_not_disturbed(ranks, serve, job):
@@ -225,7 +225,7 @@ def test_a_live_job_is_not_disturbed(ranks, serve, job):
     code, output = doctor(reducer.address)
     assert code in (0, 1)  # other programs may keep the cores busy
     assert f"nothing was measured: job '{job}' is running there; --anyway" in output
-    # Its sums are compared with the expected ones at each step, also while everything is measured.
+    # The job checks its sums at each step, also during the measurement.
     code, output = doctor(reducer.address, "--anyway")
     assert code in (0, 1)
     assert "each way" in output

@@ -1,6 +1,6 @@
 """The doctor on links of a known rate, in network namespaces: what it measures, predicts and finds.
 
-Rates are low, so that the links and not the cores of this machine are what everything waits for.
+Rates are low, so that the links are the bottleneck and not the cores of this machine.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ pytestmark = pytest.mark.timeout(400)
 
 #: Mbit/s of the links.
 RATE = 60.0
-#: By how much a measured rate may differ from what iperf3 measures, and a predicted step from a measured one.
+#: Tolerance of a measured rate against iperf3, and of a predicted step time against a measured one.
 RATE_ERROR, STEP_ERROR = 0.05, 0.10
-#: Of the model whose steps are timed: 8 MB of gradients.
+#: The model whose steps are timed, which has 8 MB of gradients.
 WIDTH, BATCH = 720, 4
 STEPS = Effort(rounds=5, rounds_min=5, budget_s=0.0, warmup_rounds=2)
 
 
 @pytest.fixture
 def network() -> Iterator[Callable[..., tuple[Network, Reducers]]]:
-    """Return a function that makes a network and starts its reducers."""
+    """Return a function that creates a network and starts its reducers."""
     with ExitStack() as stack:
 
         def make(
@@ -74,7 +74,7 @@ def test_rates_are_those_of_the_links_and_a_slow_one_is_named(network):
     assert best == {0: pytest.approx(whole, rel=RATE_ERROR), 1: pytest.approx(half, rel=RATE_ERROR)}
     assert len(facts["alone"]) == len(facts["incast"]) == 4
     assert len(facts["together"]) == len(facts["ring"]) == 2
-    # Both clocks are this machine's.
+    # Both ranks have the clock of this machine.
     assert abs(facts["workers"][1]["clock_s"]) < 0.5
     assert {path["interface"] for path in paths(facts)} == {"eth0"}
     assert {path["mss"] for path in paths(facts)} == {1448}
@@ -90,7 +90,7 @@ def paths(facts) -> Iterator[dict]:
             yield reducer["path"]
 
 
-#: Fills the link of a host in bursts, which no sender can foresee.
+#: Fills the link of a host in bursts, which no sender can predict.
 BURSTS = """
 import socket, sys, time
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -103,8 +103,8 @@ while True:
 
 
 def test_lost_packets_are_found(network):
-    # A queue of a few packets, as a port of a cheap switch has, and somebody else on the reducer's link: without
-    # that, pacing would keep the queue short.
+    # A queue of a few packets, like a port of a cheap switch, and other traffic on the reducer's link. Without that
+    # traffic, pacing would keep the queue short.
     link = Link(rate_mbit=RATE, latency_ms=1.0, burst_bytes=16 << 10)
     hosts, reducers = network(3, 1, link)
     *workers, other = hosts.workers
@@ -160,7 +160,7 @@ def test_a_blocked_data_port_is_found(network):
 
 
 def alone(host: Host, *arguments: str) -> tuple[int, str]:
-    """Return what `reducer doctor` says on a host, in one line of words."""
+    """Return the exit code and the output of `reducer doctor` on a host, with all whitespace collapsed."""
     command = [sys.executable, "-m", "reducer", "doctor", *arguments]
     done = subprocess.run([*host.prefix, *command], capture_output=True, text=True, timeout=100, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -170,7 +170,7 @@ def shape_of(workers: int, reducers: int, rate: float) -> Shape:
     return Shape(workers=workers, reducers=reducers, link=Link(rate_mbit=rate))
 
 
-#: Workers, reducers and the rate of links. `DdpStep` compares exact gradients, so workers are powers of two.
+#: Workers, reducers and link rates. `DdpStep` compares exact gradients, so the number of workers is a power of two.
 SHAPES = [shape_of(*numbers) for numbers in [(2, 1, 30), (2, 2, 30), (4, 2, 30), (4, 4, 30), (4, 4, 60)]]
 
 
@@ -186,7 +186,7 @@ def test_steps_take_as_long_as_predicted(shape):
         assert cluster.network is not None
         hosts: Sequence[Host] = cluster.network.workers
         numbers = f"{gradient_bytes(WIDTH) // 4}"
-        # The ranks whose steps were measured are still there, and do nothing.
+        # The ranks whose steps were measured are still there but idle.
         options = ("--parameters", numbers, "--compute", f"{compute_s:.3f}", "--anyway")
         document = Doctors(hosts, cluster.reducers.addresses, *options, "--json").document()
     predicted_s = document["forecast"]["now"]["total_s"]
@@ -195,7 +195,7 @@ def test_steps_take_as_long_as_predicted(shape):
 
 
 def steps(cluster: Cluster) -> tuple[float, float]:
-    """Return the seconds of a step without communication, and with our hook."""
+    """Return the seconds per step without communication, and with our hook."""
     contenders = ["tcp", "noop"]
     cluster.ranks.load(DdpStep, WIDTH, BATCH)
     measured = compare(cluster, contenders, STEPS)

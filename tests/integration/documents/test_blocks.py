@@ -1,4 +1,4 @@
-"""Every block of code in README.md and docs/ is run, or has a reason here why not."""
+"""Every code block in README.md and docs/ is run, or has a reason here why not."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from reducer.commands.main import main
 
 ROOT = Path(__file__).parents[3]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
-#: Languages of what can be run. The others (text, toml and so on) are shown only.
+#: Languages of blocks that can be run. The others (text, toml and so on) are only shown.
 RUN = ("python", "sh", "console")
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _ADDRESSES = re.compile(r"(?:10\.0\.0\.[56]|127\.0\.0\.1):50051")
 
 #: Pages whose blocks are all run or checked elsewhere.
 PAGES_ELSEWHERE = {"docs/deploying.md": "tests/deploy/test_page.py"}
-#: Blocks of Python that are run elsewhere, by page and first line.
+#: Python blocks that are run elsewhere, by page and first line.
 PYTHON_ELSEWHERE = {
     ("docs/elastic.md", "while step < steps:"): "examples/elastic.py",
     ("docs/elastic.md", "try:"): "tests/integration/elastic",
@@ -61,7 +61,7 @@ PYTHON_ELSEWHERE = {
         "from reduction_server.process_group import ReductionOptions, add_error_feedback",
     ): "tests/integration/process_group",
 }
-#: Commands that are run elsewhere, by what they begin with.
+#: Commands that are run elsewhere, by their beginning.
 ELSEWHERE = {
     "pip install": "tests/packaging and the Makefile install the same",
     "torchrun ... SCRIPT": "tests/integration/launch",
@@ -87,7 +87,7 @@ ELSEWHERE = {
     "REDUCTION_TRACE=traces torchrun": "tests/integration/timeline",
     "REDUCTION_REDUCERS=127.0.0.1:50051,127.0.0.1:50061 torchrun --nproc-per-node 2 examples/ddp.py": "tests/examples",
 }
-#: Commands of `reducer` whose options are read, and which are run elsewhere.
+#: Commands of `reducer` whose options are only parsed here, and which are run elsewhere.
 ONLY_READ = {
     "reducer status 10.0.0.5:50051 --watch": "it looks until somebody ends it: tests/integration/watching",
     "reducer serve --bind 10.0.0.5:0 --port-range": "eight processes: tests/integration/reducer",
@@ -96,7 +96,7 @@ ONLY_READ = {
 
 
 class Block(NamedTuple):
-    """A block of code."""
+    """A code block."""
 
     page: str
     language: str
@@ -104,7 +104,7 @@ class Block(NamedTuple):
 
     @property
     def first(self) -> str:
-        """Its first line, by which the tables call it."""
+        """Its first line, by which the tables identify it."""
         return self.text.splitlines()[0]
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def blocks() -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Return the commands of a block: all lines, or those behind a prompt; without comments."""
+    """Return the commands of a block without comments: all lines, or in a console block those behind a prompt."""
     lines = block.text.replace("\\\n", " ").splitlines()
     if block.language == "console":
         lines = [line[2:] for line in lines if line.startswith("$ ")]
@@ -135,7 +135,7 @@ PYTHON = [block for block in blocks() if block.language == "python"]
 COMMANDS = [
     (block, command) for block in blocks() if block.language != "python" for command in commands(block)
 ]
-#: What several pages have is run once.
+#: Commands that occur on several pages are run once.
 ONCE = list({command: (block, command) for block, command in reversed(COMMANDS)}.values())
 
 
@@ -143,7 +143,7 @@ ONCE = list({command: (block, command) for block, command in reversed(COMMANDS)}
 
 
 def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
-    """Run a block with what its page says is there; return what it made, and whether that averages."""
+    """Run a block with the names that its page assumes; return the checks of what it created."""
     os.environ["REDUCTION_REDUCERS"] = ",".join(reducers)
     rank.cleanup.callback(os.environ.pop, "REDUCTION_REDUCERS", None)
     # The ranks of these tests are two nodes of one rank each.
@@ -164,7 +164,7 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
         "tensor": tensor,
     }
     if "init_process_group" in text:
-        # This process has one already; a group of the same backend stands for it.
+        # This process already has a default group; a group of the same backend replaces it.
         text = text.replace(
             'dist.init_process_group("reduction")', 'made = dist.new_group(backend="reduction")'
         )
@@ -190,7 +190,7 @@ def run_block(rank: Any, text: str, reducers: list[str]) -> dict[str, bool]:
 
 
 def traced(rank: Any, reducers: list[str], job: str, directory: Path, with_profile: bool) -> None:
-    """Leave the files of `reducer trace traces --profile profiler-0.json` and so on in a directory."""
+    """Write the files of `reducer trace traces --profile profiler-0.json` and similar commands to a directory."""
     with rank.state(reducers, job) as state, contextlib.ExitStack() as stack:
         profiler = stack.enter_context(torch.profiler.profile()) if with_profile else None
         with state.trace(directory / "traces"):
@@ -233,7 +233,7 @@ def test_command(
     words = shlex.split(command.removesuffix("&"))
     assert words[0] == "reducer", f"{command!r} of {block} is neither run nor in ELSEWHERE"
     if any(command.startswith(beginning) for beginning in ONLY_READ):
-        # The options are there and their values are understood.
+        # Check that the options exist and accept their values.
         group = click.Context(main)
         meant = main.get_command(group, words[1])
         assert meant is not None

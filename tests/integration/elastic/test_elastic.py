@@ -1,4 +1,4 @@
-"""Elastic jobs of real processes: workers are killed, and come; all have the same bits after every step."""
+"""Elastic jobs of real processes: workers are killed and join, and all have the same bits after every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.processes.reducers import Reducer, status_of
 
 @pytest.fixture
 def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
-    """Start a worker of a job of this test's own, over two reducers; `start.stop()` has all end after a step."""
+    """Start a worker of this test's job, over two reducers; `start.stop()` makes all workers end after a step."""
     running: list[Worker] = []
     shared = {"REDUCTION_JOB": f"elastic-{uuid.uuid4().hex[:6]}", "REDUCTION_REDUCERS": ""}
     shared["REDUCTION_REDUCERS"] = ",".join(serve().address for _ in range(2))
@@ -58,14 +58,14 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
     said = [worker.end() for worker in (*left, new)]
     assert_alike(*said, workers[victim].lines)
     for lines in said[:2]:
-        assert steps_of(lines) == list(range(1, len(lines) + 1))  # none was lost, and none done twice
+        assert steps_of(lines) == list(range(1, len(lines) + 1))  # no step was lost or repeated
         assert lines[-1]["members"] == [0, 1, 2]
         skipped = [line["step"] for line in lines if line["skipped"] == [str(line["members"][0])]]
         assert skipped == [line["step"] for line in lines if line["step"] % 5 == 0]
         assert lines[-1]["changes"] == [[[0, 1, 2], others], [others, [0, 1, 2]]]
     first = said[2][0]["step"]
     assert steps_of(said[2]) == list(range(first, len(said[0]) + 1))
-    # Every sample once, but for those of the worker that was killed, which are at most one batch.
+    # Every sample is used once, except at most one batch of the killed worker.
     used = [sample for lines in (*said, workers[victim].lines) for line in lines for sample in line["batch"]]
     assert len(used) == len(set(used))
     assert f"rank {victim}" in left[0].log.text
@@ -74,7 +74,7 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
-    """A worker that was killed could not prove that it has ended, and the other one would wait for it."""
+    """A killed worker could not prove that it has ended, and the other one would wait for it."""
     workers = [start(rank, 2, LEAVES="1") for rank in range(2)]
     workers[victim].wait_for(lambda line: line["step"] == 5)
     workers[victim].process.send_signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
 @pytest.mark.full
 def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
     first, second = serve(), serve()
-    # Nobody waits for a reducer that is not there.
+    # No worker waits for the killed reducer.
     settings = {"REDUCTION_REDUCERS": f"{first.address},{second.address}", "REDUCTION_JOIN_TIMEOUT_S": "600"}
     workers = [start(rank, 3, 40, **settings) for rank in range(3)]
     workers[1].wait_for(lambda line: line["step"] == 5)
@@ -148,7 +148,7 @@ def test_a_newcomer_that_dies_or_stops_half_way_costs_the_others_nothing(start: 
     for worker in workers:
         worker.wait_for(lambda line: line["step"] > at + 20)
         assert worker.lines[-1]["changes"] == []
-    # Another one is taken in nevertheless, alone if the stopped one keeps the two from going together.
+    # Another newcomer is still admitted, alone if the stopped one prevents admitting both together.
     new = start(6, 2)
     new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
     start.stop()
@@ -161,7 +161,7 @@ def test_a_newcomer_that_dies_or_stops_half_way_costs_the_others_nothing(start: 
 @pytest.mark.timeout(300)
 @pytest.mark.full
 def test_a_newcomer_that_stops_at_the_worst_moment(start: Any) -> None:
-    """The others wait for it already, and go on without it."""
+    """The others are already waiting for it, and then continue without it."""
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
     newcomer = start(5, 2, FREEZE="take_rest")
@@ -190,7 +190,7 @@ def test_weights_that_change_outside_of_the_optimizer(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_hooks_of_the_optimizer_may_sum_over_the_workers(start: Any) -> None:
-    """A newcomer repeats steps without them, or it would wait for sums that the others are not in."""
+    """A newcomer replays steps without the hooks; otherwise it would wait for sums that the others are not in."""
     workers = [start(rank, 2, HOOK="step") for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
     new = start(2, 2, HOOK="step")
@@ -223,7 +223,7 @@ def test_too_few_workers_wait_for_another_one(start: Any) -> None:
     said = [workers[0].end(), new.end()]
     assert_alike(*said, killed)
     assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))
-    # At most the step in which the worker was lost was done with one.
+    # At most one step was done by a single worker: the step in which the other one was lost.
     assert sum(len(line["in_sum"]) == 1 for line in said[0]) <= 1
 
 
@@ -279,7 +279,7 @@ def test_half_of_the_workers_goes_on_when_the_first_comes_back_on_its_host(
     start.stop()
     said = [left.end(), back.end()]
     assert_alike(*said, workers[0].lines)
-    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))  # none was lost, and none done twice
+    assert steps_of(said[0]) == list(range(1, len(said[0]) + 1))  # no step was lost or repeated
     assert said[0][-1]["members"] == [0, 1]
     assert not list(tmp_path.glob("reduction-*"))
 

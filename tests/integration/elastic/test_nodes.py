@@ -18,7 +18,7 @@ from support.processes.torchrun import torchrun
 
 @pytest.fixture
 def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
-    """Start a node of a job of this test's own; `start.stop()` has all end after a step."""
+    """Start a node of this test's job; `start.stop()` makes all nodes end after a step."""
     running: list[Worker] = []
     stop = tmp_path / "stop"
     reducers = ",".join(serve().address for _ in range(2))
@@ -47,7 +47,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
 
 
 def kill_rank(worker: Worker, local: int, job: str) -> None:
-    """Kill the command of a local rank, and so the rank."""
+    """Kill the process of a local rank."""
     wanted = {f"REDUCTION_JOB={job}", f"REDUCTION_RANK={worker.rank}", f"LOCAL_RANK={local}"}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def kill_rank(worker: Worker, local: int, job: str) -> None:
 
 
 def by_rank(*workers: Worker) -> list[list[dict[str, Any]]]:
-    """Return what each rank of these has said."""
+    """Return the output of each rank of these workers."""
     return [
         [line for line in worker.lines if line["local"] == local] for worker in workers for local in (0, 1)
     ]
@@ -71,7 +71,7 @@ def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victi
     lost = workers[1]
     lost.wait_for(lambda line: line["step"] == 5)
     kill_rank(lost, victim, start.job)
-    assert lost.process.wait(60) != 0  # torchrun has ended the other rank, or it has ended by itself
+    assert lost.process.wait(60) != 0  # torchrun has ended the other rank, or it has ended on its own
     workers[0].wait_for(lambda line: line["members"] == [0, 2])
     new = start(1, 3, SKIPS="1")
     new.wait_for(lambda line: line["step"] > new.lines[0]["step"] + 5)
@@ -81,7 +81,7 @@ def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victi
         assert worker.process.wait(60) == 0, worker.log.text
     assert_alike(*by_rank(*workers, new))
     for lines in by_rank(*left):
-        assert steps_of(lines) == list(range(1, len(lines) + 1))  # none was lost, and none done twice
+        assert steps_of(lines) == list(range(1, len(lines) + 1))  # no step was lost or repeated
         assert lines[-1]["changes"] == [[[0, 1, 2], [0, 2]], [[0, 2], [0, 1, 2]]]
         skipped = [line["step"] for line in lines if line["skipped"] == ["0 (its 0)"]]
         assert skipped == [line["step"] for line in lines if line["step"] % 5 == 0]

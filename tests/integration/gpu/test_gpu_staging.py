@@ -1,4 +1,4 @@
-"""A GPU's tensors through real reducers, with a fake GPU: written late, copied slowly, segment by segment."""
+"""A GPU's tensors through real reducers, with a fake GPU that writes late and copies slowly, segment by segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.fakes.fake_gpu import pretend
 from worker_plugin.tensors.gpu import streams
 
 KIB = 1024
-#: Batches so small that each tensor has many, and copies so slow that chunks are wanted before they are there.
+#: Batches so small that each tensor has many, and copies so slow that chunks are needed before they arrive.
 BATCH, DELAY_S = 4 * KIB, 0.001
 SIZES = (0, 1, 255, 513, 20_003)
 
@@ -23,7 +23,7 @@ SIZES = (0, 1, 255, 513, 20_003)
 
 
 def sums(rank, reducers, job, late_ranks):
-    """Ranks with a GPU and ranks without one in one job."""
+    """Sum in one job with ranks with and without a GPU."""
     if rank.number in late_ranks:
         pretend(DELAY_S, BATCH)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
@@ -61,7 +61,7 @@ def returns_at_once(rank, reducers, job):
 
 
 def one_cannot_copy(rank, reducers, job):
-    """The GPU of one rank fails with the second collective. All ranks get the error."""
+    """Make the GPU of one rank fail in the second collective; all ranks get the error."""
     pretend(0.0, BATCH)
     with rank.state(reducers, job) as state:
         rank.round(state)
@@ -79,7 +79,7 @@ def one_cannot_copy(rank, reducers, job):
 
 
 def one_fails_on_the_way(rank, reducers, job):
-    """The GPU of one rank fails after the first segments have been pushed."""
+    """Make the GPU of one rank fail after the first segments have been pushed."""
     pretend(0.0, BATCH)
     with rank.state(reducers, job, chunk_bytes=4 * KIB, credit_bytes=8 * KIB) as state:
         rank.round(state)

@@ -1,4 +1,4 @@
-"""The training on a GPU, run on the CPU with a tiny model: the same code, but for NCCL."""
+"""The GPU training benchmark, run on the CPU with a tiny model: the same code except for NCCL."""
 
 from __future__ import annotations
 

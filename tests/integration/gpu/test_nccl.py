@@ -1,4 +1,4 @@
-"""The NCCL benchmark with Gloo in NCCL's place, on the CPU: the same course of turns, unshaped and on links."""
+"""The NCCL benchmark on the CPU with Gloo instead of NCCL: the same sequence of turns, unshaped and on links."""
 
 from __future__ import annotations
 

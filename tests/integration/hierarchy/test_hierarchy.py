@@ -1,4 +1,4 @@
-"""Hierarchical mode: the fold over nodes of the folds in the nodes, one copy of the tensor per node on the network."""
+"""Hierarchical mode: a fold over nodes of the folds within nodes; the network carries one copy per node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(rank: int, numel: int, dtype: torch.dtype, step: int = 0) -> torch.Te
 
 
 def everything(rank, reducers, job, size, floats, integers):
-    """All ops, all sizes at once in flight."""
+    """Run all ops and all sizes, with all of them in flight at the same time."""
     be_launched(rank, size)
     numels = [0, 1, size - 1, size, size + 1, 7, 1000, 30_011]
     with rank.state(reducers, job, local_group="auto", chunk_bytes=4096) as state:
@@ -47,7 +47,7 @@ def everything(rank, reducers, job, size, floats, integers):
 
 
 def shapes(rank, reducers, job, size):
-    """What DDP never makes: no dimension, an inference tensor, a part of another tensor, one element with a stride."""
+    """Sum tensors that DDP never creates: no dimensions, from inference mode, a slice, a strided single element."""
     with rank.state(reducers, job, local_group=size) as state:
         scalar = torch.tensor(float(rank.number))
         with torch.inference_mode():
@@ -64,7 +64,7 @@ def shapes(rank, reducers, job, size):
 
 
 def lossy(rank, reducers, job, wire, size):
-    """Plain sums in compressed formats: no error feedback, blocks begin with the tensor."""
+    """Compute plain sums in compressed formats: no error feedback, and blocks start with the tensor."""
     with rank.state(reducers, job, local_group=size, wire_dtype=wire) as state:
         for step, numel in enumerate((0, 1, 255, 257, 511, 5000)):
             for dtype in (torch.float32, torch.bfloat16):
@@ -76,7 +76,7 @@ def lossy(rank, reducers, job, wire, size):
 
 
 def counted(rank, reducers, job, size, numel):
-    """Sum once, and stay until the reducers have been asked what they got."""
+    """Sum once, and wait until the reducers' byte counts have been read."""
     with rank.state(reducers, job, local_group=size) as state:
         tensor = values(rank.number, numel, torch.float32)
         rank.wait(state.all_reduce(tensor))
@@ -85,7 +85,7 @@ def counted(rank, reducers, job, size, numel):
 
 
 def settled(rank, reducers, job, launched, settings):
-    """Return how a state with settings of the rank's own ends, and whether it is flat."""
+    """Return the outcome of a state with settings that differ per rank, and whether it is flat."""
     be_launched(rank, launched[rank.number])
     with rank.state(reducers, job, join_timeout_s=10, **settings[rank.number]) as state:
         tensor = values(rank.number, 1001, torch.float32)
@@ -105,7 +105,7 @@ def without_a_group(rank, reducers, job, local_group):
 
 
 def several_states(rank, reducers, job, size):
-    """One after the other and side by side, one of them dropped without close()."""
+    """Use several states in turn and side by side, some of them dropped without close()."""
     for life in range(2):
         states = [rank.state(reducers, f"{job}-{life}-{number}", local_group=size) for number in range(2)]
         states.append(rank.state(reducers, f"{job}-{life}-flat"))
@@ -160,7 +160,7 @@ def test_reducers_get_and_send_one_copy_per_node(ranks, reducers, job, size):
             call.tell(rank, "go on")
         call.answers()
     assert seen[1] == [2 * size * numel * 4] * 2
-    assert seen[size] == [2 * numel * 4] * 2  # of 2 nodes
+    assert seen[size] == [2 * numel * 4] * 2  # for 2 nodes
 
 
 FLAT, NODES = ("flat", ""), ("nodes", "")
@@ -176,7 +176,7 @@ FLAT, NODES = ("flat", ""), ("nodes", "")
         ([2, 2, 1, 1], "auto", FLAT),
         ([2, 2, 2, None], "auto", FLAT),
         ([3] * 4, "auto", FLAT),
-        ([None] * 4, 2, NODES),  # whatever the launcher says
+        ([None] * 4, 2, NODES),  # whatever the launcher reports
         ([4] * 4, 2, NODES),
         ([2] * 4, 1, FLAT),
         ([2] * 4, None, FLAT),

@@ -1,6 +1,6 @@
-"""DistributedDataParallel in hierarchical mode: every corner gives the fold over nodes of the folds in the nodes.
+"""DistributedDataParallel in hierarchical mode: every case gives the fold over nodes of the folds within nodes.
 
-The cases and the reference are those of test_wire_dtypes_ddp.py; here its ranks are nodes of two.
+The cases and the reference are those of test_wire_dtypes_ddp.py, but here the ranks form nodes of two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZE = 2
 
 
 class Given(nn.Module):
-    """Its gradients are whole numbers, different on each rank, whose sums are exact in any order."""
+    """A model whose gradients are integers, different on each rank, with exact sums in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def train_and_save(rank, reducers, job, wire, steps, resume, save, with_residual
 
 
 def beside_plain_ddp(rank, reducers, job, size):
-    """The same models with Gloo's all-reduce and with ours."""
+    """Train the same models with Gloo's all-reduce and with ours."""
     be_launched(rank, size)
     with rank.state(reducers, job, local_group="auto") as state:
         for make, is_exact in ((Given, True), (Perceptron, False)):
@@ -91,7 +91,7 @@ def test_gradients_in_other_formats_on_either_plane(ranks, reducers, job, wire):
 
 
 def test_resuming_from_a_checkpoint_changes_no_bit(ranks, reducers, job, tmp_path):
-    """Although DDP's buckets are others at first: which rank encodes what does not depend on them."""
+    """DDP's buckets differ at first after resuming, but which rank encodes what does not depend on them."""
     file = str(tmp_path / "checkpoint")
     count = 2 * SIZE
 

@@ -1,7 +1,7 @@
-"""`local_group` in a user's script under torchrun, which tells every rank its place by LOCAL_RANK, LOCAL_WORLD_SIZE.
+"""`local_group` in a user's script under torchrun, which sets LOCAL_RANK and LOCAL_WORLD_SIZE for each rank.
 
-A node is what one torchrun starts: two of them are two nodes also here, on one host, since only ranks of the same node
-must share one. The bits of the weights tell in which order was added. Links between hosts:
+A node consists of the ranks of one torchrun. Two torchruns count as two nodes even here on one host, since only ranks
+of the same node must share a host. The bits of the weights reveal the order of addition. For links between hosts see
 benchmarks/shaped/hierarchy.py.
 """
 
@@ -23,7 +23,7 @@ EPOCHS = 1
 
 
 def weights(size: int) -> dict[str, torch.Tensor]:
-    """Return what the script must have at the end, if its ranks are nodes of `size`; 1 is flat mode."""
+    """Return the expected final weights if the script's ranks form nodes of `size`; 1 is flat mode."""
     data, model = train_script.build()
     optimizer, parameters = train_script.sgd(model), list(model.parameters())
     samplers = [DistributedSampler(data, num_replicas=RANKS, rank=rank, seed=1) for rank in range(RANKS)]
@@ -42,7 +42,7 @@ def weights(size: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Compute as the ranks do, which have one each."""
+    """Compute with one thread, as each rank does."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

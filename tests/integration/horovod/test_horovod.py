@@ -1,4 +1,4 @@
-"""Horovod's API over the reducers. Horovod's own tests of it are run by `python -m tests.horovod_suite`."""
+"""Horovod's API over the reducers. `python -m tests.horovod_suite` runs Horovod's own tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import worker_plugin.integrations.horovod as hvd
 
 
 def begin(rank, reducers, **variables):
-    """Initialise Horovod on the process group that the rank has, until the end of the call."""
+    """Initialise Horovod on the rank's process group until the end of the call."""
     for name, value in {"REDUCTION_REDUCERS": ",".join(reducers), **variables}.items():
         rank.cleanup.enter_context(pytest.MonkeyPatch.context()).setenv(name, value)
     hvd.init()
@@ -33,7 +33,7 @@ def loss_of(model, rank):
 
 
 def trains(rank, reducers, directory, fusion, passes, predivide):
-    """Train three steps, in which gradients have the bits of the fold in rank order."""
+    """Train three steps, whose gradients have the bits of the fold in rank order."""
     begin(rank, reducers, REDUCTION_TRACE=directory, HOROVOD_FUSION_THRESHOLD=fusion)
     model = network()
     optimizer = hvd.DistributedOptimizer(
@@ -55,7 +55,7 @@ def trains(rank, reducers, directory, fusion, passes, predivide):
 
 
 def some_gradients_are_missing(rank, reducers):
-    """Rank 0 uses one half of the model, the others the other half; the order of ready gradients differs as well."""
+    """Use one half of the model on rank 0 and the other on the others; the order of ready gradients also differs."""
     begin(rank, reducers, HOROVOD_FUSION_THRESHOLD="1")
     halves = nn.ModuleList([network(), network()])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(halves.parameters(), 0.1), halves.named_parameters())
@@ -69,7 +69,7 @@ def some_gradients_are_missing(rank, reducers):
 
 
 def any_order(rank, reducers):
-    """Issue collectives in an order of each rank's own."""
+    """Issue collectives in a different order on each rank."""
     begin(rank, reducers)
     names = [f"tensor {number}" for number in range(6)]
     turned = names[rank.number :] + names[: rank.number]
@@ -82,7 +82,7 @@ def any_order(rank, reducers):
 
 
 def disagrees(rank, reducers):
-    """Return the error of one collective about which ranks disagree; the next one is as if nothing had been."""
+    """Return the error of a collective about which the ranks disagree, and check that the next one is unaffected."""
     begin(rank, reducers)
     error = rank.error_of(lambda: hvd.allreduce(torch.ones(3 + rank.number), name="grads"))
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [float(rank.world_size)] * 2
@@ -90,7 +90,7 @@ def disagrees(rank, reducers):
 
 
 def uneven(rank, reducers):
-    """Train two more steps on each rank than on the one before it; return who was the last, and the weights."""
+    """Train two more steps on each rank than on the previous one; return the last rank to join, and the weights."""
     begin(rank, reducers)
     model = network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
@@ -112,7 +112,7 @@ def one_has_joined(rank, reducers):
 
 
 def any_memory(rank, reducers):
-    """Collectives in place write to tensors of any strides, and tell autograd so; others work in inference mode."""
+    """In-place collectives write to tensors of any strides and notify autograd; others work in inference mode."""
     begin(rank, reducers)
     for collective, factor in ((hvd.allreduce_, 2), (lambda tensor, **_: hvd.broadcast_(tensor, 0), 1)):
         for tensor in (torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3).t()):
@@ -128,7 +128,7 @@ def any_memory(rank, reducers):
 
 
 def other_models(rank, reducers):
-    """Rank 1's model is another one: return the errors of two steps, the second one with what has failed before."""
+    """Give rank 1 another model; return the errors of two steps, the second after resetting the failed one."""
     begin(rank, reducers)
     model = nn.Linear(3, 2 + rank.number)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())

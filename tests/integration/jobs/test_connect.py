@@ -1,4 +1,4 @@
-"""`state.connect()`: all ranks and reducers are there before the first collective. And rank 0's line."""
+"""`state.connect()`, which makes all ranks and reducers meet before the first collective, and rank 0's log line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_plugin import ReductionState
 
 
 def connected(rank, reducers, job, size, **settings):
-    """Connect twice, then sum; return the texts of the state in its phases."""
+    """Connect twice, then sum; return the `repr` of the state in each phase."""
     be_launched(rank, size)
     with rank.state(reducers, job, local_group=size, **settings) as state:
         seen = [repr(state)]
@@ -49,7 +49,7 @@ def fails(rank, reducers, job, settings):
 
 
 def one_comes_late(rank, reducers, job):
-    """Rank 1 does not call connect, and issues its first collective only after rank 0 waits."""
+    """Issue rank 1's first collective, without calling connect, only once rank 0 is waiting."""
     with rank.state(reducers, job) as state:
         if rank.number == 0:
             waiting = threading.Thread(target=state.connect)
@@ -66,7 +66,7 @@ def one_comes_late(rank, reducers, job):
 
 
 def closed_meanwhile(rank, reducers, job, size, is_signal):
-    """The only rank that comes waits, until another thread or a signal handler closes."""
+    """Wait on the only rank that joins until another thread or a signal handler closes the state."""
     if rank.number:
         return None, None
     be_launched(rank, size)
@@ -80,7 +80,7 @@ def closed_meanwhile(rank, reducers, job, size, is_signal):
 
 
 def fails_meanwhile(rank, reducers, job, size):
-    """All wait in connect but for rank 1, which meets an error of its own."""
+    """Let all ranks wait in connect, except rank 1, which has an error of its own."""
     be_launched(rank, size)
     with rank.state(reducers, job, local_group=size) as state:
         if rank.number == 1:
@@ -89,13 +89,13 @@ def fails_meanwhile(rank, reducers, job, size):
 
 
 def first_sum(rank, state):
-    """A rank of another node may be connected, on its own rail, before it hears of the error."""
+    """Connect and sum. A rank of another node may connect on its own rail before it learns of the error."""
     state.connect()
     rank.wait(state.all_reduce(torch.ones(3)))
 
 
 def lives(rank, reducers, job):
-    """Two communicators of one state."""
+    """Use two communicators of one state in turn."""
     state = rank.state(reducers, job)
     state.connect()
     rank.round(state)
@@ -114,7 +114,7 @@ def line_of(job, ranks, addresses, plane="shared memory"):
 
 
 def lines_of(ranks):
-    """Return, for each rank, what it has written in its life so far."""
+    """Return each rank's output since its start."""
     return [process.log.text.splitlines() for process in ranks.processes]
 
 
@@ -187,7 +187,7 @@ def test_without_ranks_there_is_nothing_to_connect():
 def test_a_rank_that_does_not_call_it_is_waited_for(ranks, reducers, job):
     call = ranks.begin(2, one_comes_late, reducers(2), job)
     assert call.hear(0) == "waits"
-    time.sleep(0.3)  # a connect that waits for nobody would be over
+    time.sleep(0.3)  # a connect that waits for no other rank would have returned
     call.tell(0, "look")
     assert call.hear(0) == "still waits"
     call.tell(1, "go on")

@@ -1,4 +1,4 @@
-"""Bad input of every kind is a typed error that names the value. The reducers go on serving a healthy job."""
+"""Bad input of any kind is a typed error that names the value, and the reducers still serve a healthy job."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 
 
 def go_on(rank, reducers):
-    """One more collective on a state that lives as long as the module's tests."""
+    """Run another collective on a state that lives as long as this module's tests."""
     state = rank.kept.get("healthy")
     if state is None:
         state = rank.kept["healthy"] = ReductionState(
@@ -63,7 +63,7 @@ def go_on(rank, reducers):
 
 
 def leave(rank):
-    """Close the state, which would otherwise stay in a process that later tests use as well."""
+    """Close the state, which would otherwise stay in a process that later tests use too."""
     state = rank.kept.pop("healthy", None)
     if state is not None:
         state.close()
@@ -77,13 +77,13 @@ def _closed_at_the_end(_shared_ranks):
 
 @pytest.fixture
 def healthy(ranks, reducers, _closed_at_the_end):
-    """A job of two ranks on the two reducers, before and after whatever the test does."""
+    """Run a job of two ranks on both reducers before and after the test."""
     ranks.run(2, go_on, reducers(2), first=2, group=False)
     yield
     ranks.run(2, go_on, reducers(2), first=2, group=False)
 
 
-# ---- what a worker would never send ----
+# ---- frames that no worker sends ----
 
 
 def raw_push(chunk: int = 0, numel: int = 4, nbytes: int = 16, epoch: int = 1, **changes: int) -> bytes:
@@ -147,7 +147,7 @@ LATER_FRAMES = {
 
 @pytest.mark.parametrize("name", LATER_FRAMES)
 def test_bad_frame_in_a_running_job(healthy, reducers, job, name):
-    """The peer joins as one of two ranks, so that its pushes wait; then it breaks a rule."""
+    """The peer joins as one of two ranks, so that its pushes wait, and then breaks a rule."""
     frame, kind, text = LATER_FRAMES[name]
     address = reducers(1)[0]
     with closing(RawStream(address)) as stream, closing(RawStream(address)) as other:
@@ -182,12 +182,12 @@ def test_a_message_that_is_larger_than_any_frame(healthy, reducers):
 
 
 def disagree(rank, reducers, job, good, shapes, dtypes, ops):
-    """After `good` right collectives, each rank issues its own idea of the next one."""
+    """Issue a different collective on each rank after `good` correct ones."""
     with rank.state(reducers, job, join_timeout_s=20) as state:
         for step in range(good):
             rank.round(state, step=step)
         tensor = torch.ones(shapes[rank.number], dtype=dtypes[rank.number])
-        # The others' disagreement may be known here already; then all_reduce itself raises it.
+        # This rank may already know that the others disagree, in which case all_reduce itself raises.
         error = rank.error_of(lambda: rank.wait(state.all_reduce(tensor, ops[rank.number])))
         assert state.error is error
         again = rank.error_of(lambda: state.all_reduce(torch.ones(3)))
@@ -220,7 +220,7 @@ def test_ranks_disagree(healthy, ranks, reducers, job, name, good):
 
 
 def test_one_of_three_disagrees(ranks, reducers, job):
-    """All three ranks get the error, also the two that agree."""
+    """All three ranks get the error, including the two that agree."""
     arguments = [(0,), (0,), (3,)], [F32] * 3, [SUM] * 3
     errors = ranks.run(3, disagree, reducers(3), job, 1, *arguments, group=False)
     assert [type(error) for error in errors] == [CollectiveMismatch] * 3
@@ -252,7 +252,7 @@ class TwoParts(nn.Module):
 
 
 def other_layout(rank, reducers, job):
-    """Each rank's DDP has other parameters; without init_sync its own check does not look."""
+    """Give each rank's DDP different parameters; without init_sync DDP does not check them itself."""
     model = TwoParts(4 + 2 * rank.number, 6 - 2 * rank.number)
     ddp = DistributedDataParallel(model, init_sync=False)
     with rank.state(reducers, job) as state:
@@ -288,7 +288,7 @@ def test_one_rank_issues_more(healthy, ranks, reducers, job):
 
 
 def bad_arguments(rank, reducers, job):
-    """Only rank 1 passes bad arguments. They raise at the call, and the collective gets no number."""
+    """Pass bad arguments on rank 1 only. They raise at the call, and the collective gets no number."""
     calls = [
         (torch.eye(3).to_sparse(), SUM),
         (torch.ones(4, 4).t()[:, :2], SUM),
@@ -376,7 +376,7 @@ def test_collective_after_close():
         state.all_reduce(torch.ones(3))
 
 
-# ---- reducers that are not there ----
+# ---- absent reducers ----
 
 
 def unreachable(rank, reducers, job, policy):
@@ -422,7 +422,7 @@ def two_jobs_too_many(rank, reducers, job):
         dist.barrier()
         if which == 0:
             rank.round(state)
-    if which:  # with less credit it fits
+    if which:  # the job fits with less credit
         with rank.state(
             reducers, f"{job}-{which}", **settings, chunk_bytes=4096, credit_bytes=65536
         ) as state:
@@ -435,7 +435,7 @@ def two_jobs_too_many(rank, reducers, job):
 
 
 def fail_in_backward(rank, reducers, job):
-    """Rank 1 slips in a collective of its own. The same DDP object must go on raising, and a new one work."""
+    """Issue an extra collective on rank 1. The same DDP object must keep raising, and a new one must work."""
     torch.manual_seed(3)
     model = nn.Linear(4, 2)
     ddp = DistributedDataParallel(model)
@@ -454,7 +454,7 @@ def fail_in_backward(rank, reducers, job):
     dist.barrier()
 
     again = DistributedDataParallel(model)
-    with rank.state(reducers, job) as fresh:  # also the same name: the failed life is over
+    with rank.state(reducers, job) as fresh:  # the same name also works: the failed life is over
         again.register_comm_hook(fresh, reduction_hook)
         again.zero_grad()
         again(x).sum().backward()
@@ -618,11 +618,11 @@ def test_wrong_usage_of_status(arguments, text):
     assert text in ended.stderr
 
 
-# ---- a rank that fails before the others come ----
+# ---- a rank that fails before the others join ----
 
 
 def fails_early(rank, reducers, job):
-    """Rank 0 fails and leaves before rank 1 comes; return what rank 1 gets."""
+    """Fail and leave on rank 0 before rank 1 joins; return the error of rank 1."""
     state = rank.state(reducers, job)
     if rank.number == 0:
         state.fail(RuntimeError("the script is wrong"))

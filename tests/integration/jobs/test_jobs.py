@@ -23,7 +23,7 @@ ROUNDS = 40
 
 
 def one_of_two_jobs(rank, reducers, job, world_size):
-    """Ranks below `world_size` are one job, the others a second one, with other sizes and chunks."""
+    """Make ranks below `world_size` one job and the others a second job, with other sizes and chunks."""
     which, number = divmod(rank.number, world_size)
     settings = {"rank": number, "world_size": world_size, "chunk_bytes": (4096, 65536)[which]}
     with rank.state(reducers, f"{job}-{which}", **settings) as state:
@@ -47,7 +47,7 @@ def lives(rank, reducers, job, count):
 
 
 def one_of_two_runs(rank, reducers, job):
-    """Return the sum, or the error, of rank 0 of run x, rank 1 of run y, or rank 1 of run x, once it may begin."""
+    """Return the sum, or the error, of rank 0 of run x, rank 1 of run y, or rank 1 of run x, once it may start."""
     run, number = (("x", 0), ("y", 1), ("x", 1))[rank.number]
     rank.hear()
     with pytest.MonkeyPatch.context() as patch:
@@ -68,7 +68,7 @@ def run_until_killed(rank, reducers, job):
 
 
 def sum_until_one_is_killed(rank, reducers, job, victim):
-    """Return the error that ends it; the victim is killed by its own hand, with much under way."""
+    """Return the error that ends the job; the victim kills itself with much in flight."""
     with rank.state(reducers, job, chunk_bytes=4096) as state:
         for step in range(10):
             rank.round(state, step=step)
@@ -79,14 +79,14 @@ def sum_until_one_is_killed(rank, reducers, job, victim):
         error = None
         for future in futures:
             error = error or rank.error_of(lambda future=future: rank.wait(future))
-        # Collectives that were complete before the loss are right; none is complete after it.
+        # Collectives that were complete before the loss are correct, and none completes after it.
         error = error or rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
         assert state.error is error
         return error
 
 
 def intrude(rank, reducers, job, identities):
-    """Ranks 0 and 1 are a job; while it is live, the other processes claim to be (rank, world size) of it."""
+    """Run a job on ranks 0 and 1; meanwhile the other processes claim to be (rank, world size) of it."""
     live = rank.number < 2
     number, world_size = (rank.number, 2) if live else identities[rank.number - 2]
     settings = {"rank": number, "world_size": world_size, "join_timeout_s": 20}
@@ -97,19 +97,19 @@ def intrude(rank, reducers, job, identities):
         error = None if live else rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3))))
         assert state.error is error
         dist.barrier()
-        if live:  # on the same communicator as before
+        if live:  # on the same communicator
             rank.round(state, step=2)
     dist.barrier()
     return error
 
 
 def claim(rank, reducers, job, claimed):
-    """All claim a rank at the same time; return how it ended."""
+    """Claim ranks of one job at the same time; return the outcome."""
     settings = {"rank": claimed[rank.number], "world_size": 2, "join_timeout_s": 20}
     with rank.state(reducers, job, **settings) as state:
         tensor = torch.ones(3)
         error = rank.error_of(lambda: rank.wait(state.all_reduce(tensor)))
-        dist.barrier()  # nobody leaves before all know
+        dist.barrier()  # no rank leaves before all know the outcome
         return error or tensor.tolist()
 
 
@@ -171,7 +171,7 @@ def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
     ids=["same-name-twice", "other-world-size"],
 )
 def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, texts):
-    """It is refused by name within seconds. The running job does not notice, and its name is free afterwards."""
+    """It is refused by name within seconds. The running job is unaffected, and its name is free afterwards."""
     answers = ranks.run(4, intrude, reducers(k), job, identities)
     assert [type(error) for error in answers] == [type(None), type(None), *kinds]
     for text, error in zip(texts, answers[2:], strict=True):
@@ -182,7 +182,7 @@ def test_an_intruder_is_turned_away(ranks, reducers, job, k, identities, kinds, 
 
 @pytest.mark.parametrize("claimed", [(0, 1, 1), (0, 1, 0)], ids=["rank-1-twice", "rank-0-twice"])
 def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
-    """No process waits for ever or gets a sum of three ranks. At least one of them gets the reason."""
+    """No process waits forever or gets a sum of three ranks, and at least one of them gets the reason."""
     answers = ranks.run(3, claim, reducers(2), job, claimed)
     assert any(isinstance(answer, JobBusy | StaleInstance) for answer in answers), answers
     assert all(answer == [2.0, 2.0, 2.0] for answer in answers if isinstance(answer, list)), answers
@@ -192,7 +192,7 @@ def test_a_rank_is_claimed_twice_at_the_start(ranks, reducers, job, claimed):
 
 
 def two_states(rank, reducers, job):
-    """A script with two models does this if the job name comes from the environment."""
+    """Use two states of one job, as a script with two models does if the job name comes from the environment."""
     with rank.state(reducers, job) as first, rank.state(reducers, job) as second:
         rank.round(first)
         error = rank.error_of(lambda: rank.wait(second.all_reduce(torch.ones(3))))
@@ -214,7 +214,7 @@ def test_a_second_state_of_the_same_job_says_that_it_is_this_process(ranks, redu
 
 
 def issue_with_one_slow(rank, reducers, job, credit_bytes):
-    """All issue 8 collectives of 4 MiB; the last rank waits for each and then ten times as long again."""
+    """Issue 8 collectives of 4 MiB; the last rank waits for each, and then for ten times as long."""
     is_slow = rank.number == rank.world_size - 1
     with rank.state(reducers, job, credit_bytes=credit_bytes) as state:
         rank.round(state)
@@ -234,7 +234,7 @@ def issue_with_one_slow(rank, reducers, job, credit_bytes):
 
 
 def peak_bytes(pid):
-    """Return the most memory that a process ever had."""
+    """Return the peak memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
 
@@ -242,9 +242,9 @@ def peak_bytes(pid):
 @pytest.mark.usefixtures("plane")
 @OVER_A_NETWORK
 def test_a_slow_rank_costs_the_reducer_no_memory(ranks, serve, job):
-    """28 MiB of each of the fast ranks wait for the slow one, in the ranks: credit bounds the reducer.
+    """Credit bounds the reducer: 28 MiB of each fast rank wait for the slow one, in the ranks.
 
-    With shared memory the kernel counts the ranks' own memory for the reducer too, once it has read there.
+    With shared memory the kernel also counts the ranks' own memory for the reducer once it has read it.
     """
     n, credit_bytes, fixed_bytes = 3, 1 << 20, 12 << 20
     reducer = serve()

@@ -1,4 +1,4 @@
-"""Reducers that are added to a file, or taken out of it, while a job runs."""
+"""Reducers that are added to a file, or removed from it, while a job runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_plugin.core.membership import roster
 
 
 def sums(rank, text, job):
-    """Sum when told to; return the members by address, and what the sums of all steps were."""
+    """Sum when told to; return whether all steps gave the same bits, and the sum. Report the members at each step."""
     keep = roster.REFRESH_S
     rank.cleanup.callback(setattr, roster, "REFRESH_S", keep)
     roster.REFRESH_S = 0.3
@@ -35,7 +35,7 @@ def sums(rank, text, job):
 
 
 def step(call):
-    time.sleep(0.02)  # cores are few
+    time.sleep(0.02)  # there are few cores
     for rank in range(2):
         call.tell(rank, "go on")
     return [call.hear(rank) for rank in range(2)]
@@ -59,7 +59,7 @@ def test_a_line_more_is_a_member_more(fresh_ranks, serve, job, tmp_path, has_sto
     steps_until(call, sorted([first, second, third]))
     [seen] = status_of(third)["jobs"]
     assert [peer["rank"] for peer in seen["peers"]] == [0, 1]
-    # A file that loses a line does not throw out a reducer that is there.
+    # A running reducer stays when the file loses its line.
     path.write_text(f"{first}\n{third}\n")
     started_at = time.monotonic()
     while time.monotonic() < started_at + 2.0:

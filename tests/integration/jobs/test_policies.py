@@ -1,4 +1,4 @@
-"""How a job goes on when reducers are lost, for each value of `on_reducer_loss` and `fallback`."""
+"""How a job continues when reducers are lost, for each value of `on_reducer_loss` and `fallback`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def go_on(call, steps=20):
 
 
 def end(call):
-    """Let the training stop; all ranks must have the same weights."""
+    """Let the training stop, and check that all ranks have the same weights."""
     call.tell(0, 1)
     answers = call.answers()
     assert all(answer == answers[0] for answer in answers)
@@ -35,7 +35,7 @@ def test_wait_goes_on_when_the_same_reducers_are_there_again(ranks, serve, free_
     call = ranks.begin(2, train_until_told, [stays.address, goes.address], job, settings)
     call.hear(0)
     goes.kill()
-    time.sleep(2.0)  # twice the grace, after which "reshard" would go on with the other one
+    time.sleep(2.0)  # twice the grace period, after which "reshard" would continue with the other reducer
     assert status_of(stays.address)["jobs"][0]["epoch"] == 1
     back = serve(bind=goes.address)
     go_on(call)
@@ -45,7 +45,7 @@ def test_wait_goes_on_when_the_same_reducers_are_there_again(ranks, serve, free_
 
 
 def fail_of_a_lost_reducer(rank, reducers, job, settings):
-    """All-reduce until that fails; return the error."""
+    """All-reduce until an error occurs; return it."""
     with rank.state(reducers, job, **settings) as state:
         rank.round(state, 50_000)
         rank.tell("there")
@@ -73,7 +73,7 @@ def test_raise_fails_on_all_ranks_and_names_the_reducer(ranks, serve, job):
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
 def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, until):
-    """Every gradient is checked: the same bits before, on the fallback, and after."""
+    """Every gradient has the same bits before the fallback, on it, and after it."""
     only = serve(bind=f"127.0.0.1:{free_port()}")
     settings = {"fallback": "embedded", "join_timeout_s": 10}
     call = ranks.begin(2, train_until_told, [only.address], job, settings)
@@ -96,7 +96,7 @@ def start_without(rank, reducers, job, local_group):
         return str(state.error)
 
 
-@pytest.mark.parametrize("local_group", [None, "auto"])  # which changes nothing without a launcher
+@pytest.mark.parametrize("local_group", [None, "auto"])  # "auto" changes nothing without a launcher
 def test_a_job_that_finds_no_reducer_at_all_starts_on_the_fallback(ranks, free_port, job, local_group):
     assert ranks.run(2, start_without, [f"127.0.0.1:{free_port()}"], job, local_group) == ["None", "None"]
 

@@ -1,4 +1,4 @@
-"""Where the reducers of a job come from: files, ranges, platforms, the name service; rank 0 resolves for all."""
+"""Sources of a job's reducers: files, ranges, platforms, the name service. Rank 0 resolves them for all ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.processes.warm import warm
 
 
 def summed(rank, text, job, folders=None, variables=None):
-    """Sum in a folder and an environment of this rank's own; return the addresses that the rank has links to."""
+    """Sum in this rank's own folder and environment; return the addresses to which the rank has links."""
     if folders is not None:
         rank.cleanup.callback(os.chdir, os.getcwd())
         os.chdir(folders[rank.number])
@@ -65,7 +65,7 @@ def test_ranges(fresh_ranks, serve, free_port, job):
     ],
 )
 def test_the_line_of_rank_0_names_the_source(fresh_ranks, reducers, job, arguments, variables, source):
-    """All three name reducers at once, but only rank 0 knows; the first that does counts."""
+    """All three sources name reducers, but only on rank 0; the first one set takes precedence."""
     ranks, [address] = fresh_ranks(), reducers(1)
     wrong = "127.0.0.1:1"
     pool = [wrong if arguments or variables else address]
@@ -109,8 +109,8 @@ def test_status_of_nothing(text, code, message):
 
 # ---- a real name server ----
 
-#: Runs in namespaces of its own: a name server there answers for `reducers.test`, at first with one
-#: of three addresses.
+#: Runs in its own namespaces, with a name server that answers for `reducers.test`, at first with one of three
+#: addresses.
 NAME_SERVER = """
 import pathlib, signal, subprocess, sys, threading, time
 from reduction.discovery import resolve as resolving

@@ -1,4 +1,4 @@
-"""Ways of a script to start its ranks itself: launchers.py spawn|fork SHAPE..."""
+"""Ways for a script to start its own ranks: launchers.py spawn|fork SHAPE..."""
 
 import os
 import socket

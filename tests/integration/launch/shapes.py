@@ -1,7 +1,7 @@
-"""Trainings in the shapes of public scripts, which know nothing of reducers: shapes.py [SHAPE...]
+"""Trainings in the style of public scripts, which know nothing of reducers: shapes.py [SHAPE...]
 
-Each prints `SHAPE HASH BYTES` on rank 0: a hash of the weights of all ranks, and how many bytes the reducers have
-received meanwhile ("-" without reducers).
+Each prints `SHAPE HASH BYTES` on rank 0: a hash of the weights of all ranks, and the number of bytes that the reducers
+have received meanwhile ("-" without reducers).
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def network(width: int = 32) -> torch.nn.Module:
 
 
 def batches(width: int = 32, steps: int = STEPS) -> Iterator[torch.Tensor]:
-    """Yield what this rank trains with."""
+    """Yield the training data of this rank."""
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     for _ in range(steps):
         yield torch.randn(4, width, generator=generator)
@@ -50,7 +50,7 @@ def trained(model: torch.nn.Module) -> Weights:
 
 
 class PassThrough(DistributedDataParallel):
-    """Changes nothing that matters, as mmengine's does."""
+    """A DDP subclass without relevant changes, like mmengine's."""
 
     def __init__(self, module: torch.nn.Module, *, note: str = "") -> None:
         super().__init__(module)
@@ -58,7 +58,7 @@ class PassThrough(DistributedDataParallel):
 
 
 class AveragesItself(DistributedDataParallel):
-    """Has a way of its own to average, as torchft's does."""
+    """A DDP subclass with its own averaging, like torchft's."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
@@ -83,7 +83,7 @@ def subclass_that_averages() -> Weights:
 
 
 def two_modules() -> Weights:
-    """A GAN: two modules and two optimizers in turn, one of them through the other."""
+    """Train a GAN: two modules and two optimizers in turn, one module through the other."""
     maker, judge = DistributedDataParallel(network()), DistributedDataParallel(network())
     first, second = (torch.optim.Adam(model.parameters(), 1e-2) for model in (maker, judge))
     for inputs in batches():
@@ -129,7 +129,7 @@ def fp16_hook() -> Weights:
 
 
 def uneven() -> Weights:
-    """Rank 1 has fewer inputs."""
+    """Give rank 1 fewer inputs."""
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with Join([model]):
@@ -141,13 +141,13 @@ def uneven() -> Weights:
 
 
 def groups() -> Weights:
-    """A module over all ranks beside one over each rank's own group and its peers'."""
+    """Train a module over a new group of ranks 0 and 1, and one over the default group."""
     pair = dist.new_group([0, 1])
     return [*trained(DistributedDataParallel(network(), process_group=pair)), *plain()]
 
 
 def gloo_group() -> Weights:
-    """A module over a group whose backend the script names."""
+    """Train a module over a group whose backend the script names."""
     return trained(DistributedDataParallel(network(), process_group=dist.new_group([0, 1], backend="gloo")))
 
 
@@ -188,7 +188,7 @@ def by_hand() -> Weights:
 
 
 def local_sgd() -> Weights:
-    """Each rank trains alone, and the weights are averaged every second step."""
+    """Train each rank alone, and average the weights every second step."""
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for number, inputs in enumerate(batches(steps=4)):
@@ -245,7 +245,7 @@ SHAPES = {
 
 
 def received_bytes() -> Counter[str] | None:
-    """Return how much the reducers have received, by job; None if none are named."""
+    """Return the number of bytes that the reducers have received, by job; None if no reducers are named."""
     from reducer.observe.status import StatusAccess, look
 
     if not (named := os.environ.get("REDUCTION_REDUCERS")):

@@ -1,4 +1,4 @@
-"""`reducer run` as the same command on four hosts of a cluster: four launchers on loopback addresses."""
+"""`reducer run` as the same command on four hosts of a cluster, with four launchers on loopback addresses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def vertex(host: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """All replicas have this port, and the platform counts the reducers as ranks."""
+    """Return the settings of Vertex AI: all replicas have this port, and the platform counts reducers as ranks."""
     pools = {"workerpool0": WORKERS[:1], "workerpool1": WORKERS[1:], "workerpool2": REDUCERS}
     [(pool, index)] = [(pool, hosts.index(host)) for pool, hosts in pools.items() if host in hosts]
     document = {
@@ -77,7 +77,7 @@ def vertex(host: str, port: int) -> tuple[list[str], dict[str, str]]:
     }
     rank = str((*WORKERS, *REDUCERS).index(host))
     platform = {"WORLD_SIZE": "4", "RANK": rank, "MASTER_ADDR": WORKERS[0], "MASTER_PORT": str(port)}
-    # On Vertex AI a reducer has all addresses of its container.
+    # On Vertex AI a reducer binds to all addresses of its container.
     return [], platform | {"CLUSTER_SPEC": json.dumps(document), "REDUCER_BIND": f"{host}:{port}"}
 
 

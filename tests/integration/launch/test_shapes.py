@@ -1,4 +1,4 @@
-"""Trainings in the shapes of public scripts, unchanged: the same weights as over Gloo, and through the reducers."""
+"""Unchanged trainings in the style of public scripts: the same weights as over Gloo, but through the reducers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from support.processes.warm import warm
 
 SCRIPT = str(Path(__file__).with_name("shapes.py"))
 RUN = [sys.executable, "-m", "reducer", "run"]
-#: Shapes that do not average by a DDP module's own means, and those that register a hook, which is refused.
+#: Shapes that do not average through a DDP module's own hook, and those that register one, which is refused.
 NOT_BY_DDP = {"subclass_that_averages", "by_hand", "local_sgd", "fsdp2", "hsdp"}
 WITH_HOOK = {"power_sgd", "fp16_hook"}
-#: Without an all-reduce (its reduce-scatter goes through Gloo), and with a group that Gloo is named for.
+#: One without an all-reduce (its reduce-scatter uses Gloo), and one whose group names Gloo.
 OVER_GLOO = {"fsdp2", "gloo_group"}
 
 
 class Ended(NamedTuple):
-    """How a shape ended: a hash of its weights, and what the reducers have received."""
+    """The outcome of a shape: a hash of its weights, and the bytes that the reducers have received."""
 
     digest: str
     received: str
 
 
 def ended(command: list[str]) -> tuple[dict[str, Ended], str]:
-    """Run a command; return how each shape ended, and what was said on stderr."""
+    """Run a command; return the outcome of each shape, and stderr."""
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return {
@@ -45,7 +45,7 @@ def over_gloo() -> dict[str, Ended]:
     return shapes
 
 
-@pytest.mark.timeout(400)  # with what all tests here need: twice a dozen scripts that import torch
+@pytest.mark.timeout(400)  # includes the setup of all tests here: twice a dozen scripts that import torch
 def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, Ended]) -> None:
     names = over_gloo.keys() - WITH_HOOK
     shapes, said = ended([*RUN, "--", *torchrun(2), SCRIPT, *sorted(names)])
@@ -87,7 +87,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
     assert "reducer run: 1 job of 2 ranks, " in said
 
 
-# ---- nothing is silent ----
+# ---- no silent failures ----
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files of a user that have the names of our packages: torch is imported, and whoever asked for us is told why not."""
+"""User files with the names of our packages: `import torch` works, and users of our code get the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from support.processes.children import environment
 
 OURS = ("reduction", "reducer", "worker_plugin", "reduction_server")
-#: Those that a worker does not import.
+#: Packages that a worker does not import.
 NOT_IN_WORKERS = ("reducer", "reduction_server")
 LIMIT_S = 90
 SCRIPT = """
@@ -34,7 +34,7 @@ POISON = "print('somebody ran this'); raise SystemExit(3)"
 
 
 def beside(script: Path, name: str, kind: str) -> Path:
-    """Put somebody's module beside a script; return its file."""
+    """Put a foreign module next to a script; return its file."""
     file = script.with_name(f"{name}.py") if kind == "file" else script.parent / name / "__init__.py"
     file.parent.mkdir(exist_ok=True)
     if kind == "folder":
@@ -60,7 +60,7 @@ def run(script: Path, text: str, **more: str) -> tuple[str, str]:
 
 
 def each_alone() -> list[object]:
-    """All kinds of all names, one at a time; they take minutes, and the cases above have them together."""
+    """Return all kinds of all names one at a time; they take minutes, and other cases cover them together."""
     return [
         pytest.param((name,), kind, marks=pytest.mark.full, id=f"{name}-{kind}")
         for name in OURS

@@ -1,4 +1,4 @@
-"""REDUCTION_AUTO and `reducer run`: scripts that know nothing of reducers."""
+"""REDUCTION_AUTO and `reducer run` with scripts that know nothing of reducers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REDUCER = [sys.executable, "-m", "reducer"]
 
 
 def outcome(said: str) -> set[tuple[str, str]]:
-    """Return which hooks the models had, and their weights; the same on all ranks."""
+    """Return the hooks of the models and their weights, which are the same on all ranks."""
     return set(re.findall(r"rank \d: (\[.*?\]) (\S+)", said))
 
 
@@ -35,7 +35,7 @@ def trained(folder: Path, *arguments: str, python: str | None = None, **variable
 def trained_through(
     reducer: Reducer, folder: Path, wish: str, *arguments: str, python: str | None = None
 ) -> str:
-    """Return what a training says that must end well."""
+    """Return the output of a training that must succeed."""
     variables = {"REDUCTION_AUTO": wish, "REDUCTION_REDUCERS": reducer.address}
     code, said = trained(folder, *arguments, python=python, **variables)
     assert code == 0, said
@@ -44,7 +44,7 @@ def trained_through(
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights that the script ends with over Gloo, whatever its kind, but for those with two models."""
+    """Return the final weights of the script over Gloo, which are the same for every kind except "two-models"."""
     code, said = trained(tmp_path_factory.mktemp("plain"))
     assert code == 0, said
     [(hooks, plain)] = outcome(said)
@@ -183,7 +183,7 @@ def test_run_starts_reducers_for_a_script(tmp_path: Path) -> None:
         re.MULTILINE,
     )
     status = subprocess.run([*REDUCER, "status", addresses[0]], capture_output=True, timeout=30)
-    assert status.returncode == 4  # it has ended with the command
+    assert status.returncode == 4  # the reducer has ended with the command
 
 
 def test_run_uses_reducers_that_are_named(serve: Callable[..., Reducer]) -> None:
@@ -211,7 +211,7 @@ def test_run_ends_as_its_command_does(tmp_path: Path) -> None:
 
 
 def begin(*command: str, **variables: str) -> tuple[subprocess.Popen[str], str, str]:
-    """Start `reducer run` with a command that says something; return the process, its reducer, and what was said."""
+    """Start `reducer run` with a command that prints a line; return the process, its reducer, and that line."""
     process = subprocess.Popen(
         [*REDUCER, "run", *command],
         env=environment(**variables),
@@ -237,7 +237,7 @@ def begin(*command: str, **variables: str) -> tuple[subprocess.Popen[str], str, 
     ],
 )
 def test_run_passes_signals_on(number: signal.Signals, code: int) -> None:
-    # A shell would pass SIGINT on to nobody, and a core dump is of no use.
+    # A shell would not pass on SIGINT, and a core dump is useless.
     script = (
         "import resource, signal, sys, time\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
@@ -254,8 +254,8 @@ def test_run_passes_signals_on(number: signal.Signals, code: int) -> None:
 
 
 def test_the_terminals_signals_are_not_passed_on_because_the_command_has_them() -> None:
-    """Ctrl-C: the kernel sends it to all processes of the terminal."""
-    # Handlers could interrupt each other; a wait takes one signal after the other, SIGINT's lower number first.
+    """On Ctrl-C the kernel signals all processes of the terminal."""
+    # Handlers could interrupt each other, but a wait takes one signal at a time, SIGINT with its lower number first.
     script = (
         "import signal, sys\n"
         "waited = {signal.SIGINT, signal.SIGUSR1}\n"
@@ -276,7 +276,7 @@ def test_the_terminals_signals_are_not_passed_on_because_the_command_has_them() 
     while b"ready" not in said:
         said += os.read(terminal, 1000)
     os.write(terminal, b"\x03")
-    while b"^C" not in said:  # its echo
+    while b"^C" not in said:  # the terminal's echo
         said += os.read(terminal, 1000)
     os.kill(pid, signal.SIGUSR1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
@@ -312,7 +312,7 @@ def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
     [victim] = [pid for pid in children_of(process.pid) if "serve" in command_of(pid)]
     os.kill(victim, signal.SIGKILL)
     assert process.stderr is not None
-    process.stderr.readline()  # where the token is
+    process.stderr.readline()  # the line about the token
     assert (
         process.stderr.readline()
         == f"reducer run: the reducer {address} on this host ended with -9; it will be restarted\n"
@@ -331,7 +331,7 @@ def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
     assert_gone(address)
 
 
-# ---- who may use its reducers ----
+# ---- access to the reducers ----
 
 
 def test_only_the_command_can_use_the_reducers() -> None:

@@ -1,4 +1,4 @@
-"""A training that knows nothing of reducers, or little: train_plain.py [KIND...]."""
+"""A training that knows little or nothing of reducers: train_plain.py [KIND...]."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class PassThrough(DistributedDataParallel):
-    """Changes nothing that matters, as mmengine's does."""
+    """A DDP subclass without relevant changes, like mmengine's."""
 
     def __init__(self, module, *, note="", **named):
         super().__init__(module, **named)
@@ -18,7 +18,7 @@ class PassThrough(DistributedDataParallel):
 
 
 class WithHook(PassThrough):
-    """Averages in its own way, as torchft's does."""
+    """A DDP subclass with its own averaging, like torchft's."""
 
     def __init__(self, module):
         super().__init__(module)
@@ -66,5 +66,5 @@ total = sum(model.module.weight.double().sum().item() for model in models)
 sys.stdout.write(f"rank {dist.get_rank()}: {hooks} {total.hex()}\n")
 dist.destroy_process_group()
 # A thread of Gloo drops its last collective, which refers to Python objects, a moment after the wait for it has
-# returned. If the interpreter ends meanwhile torch 2.13 aborts, without our code too, in up to 7 of 20 runs.
+# returned. If the interpreter ends in that moment, torch 2.13 aborts even without our code, in up to 7 of 20 runs.
 time.sleep(0.5)

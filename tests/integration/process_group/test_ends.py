@@ -1,4 +1,4 @@
-"""A rank that is killed is an error for everybody who waits, in whatever way; and so is an abort."""
+"""A killed rank is an error for every rank that waits, in any way, and so is an abort."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.processes.ranks import Died
 from worker_plugin import ReductionState
 from worker_plugin.process_group import ReductionOptions
 
-#: The death of a rank is certain, and an error everywhere, within this time, in seconds.
+#: Seconds within which the death of a rank is detected and is an error on all ranks.
 SOON_S = 10.0
 #: Longer than close_timeout_s, in seconds.
 WAITING_S = 8.0
@@ -41,7 +41,7 @@ WAYS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 
 
 def wait_for_the_dead(rank: Any, reducers: list[str]) -> dict[str, tuple[str, float]]:
-    """Wait in each way, each in a group of its own, for a rank that is killed after it was there."""
+    """Wait in each way, each in its own group, for a rank that is killed after it has joined."""
     options = ReductionOptions(reducers=reducers)
     groups = {way: dist.new_group(backend="reduction", pg_options=options) for way in WAYS}
     for group in groups.values():
@@ -77,7 +77,7 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
     if how == "before they meet":
         group = dist.new_group(backend="reduction", pg_options=ReductionOptions(reducers=reducers))
     tensor, work = torch.ones(1000), None
-    if rank.number != 2:  # which never comes
+    if rank.number != 2:  # rank 2 does not take part
         work = dist.all_reduce(tensor, group=group, async_op=True)
     dist.barrier()
     started_at = time.monotonic()
@@ -87,12 +87,12 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
     assert took_s < 1.0, took_s
     dist.barrier()
     error = rank.error_of(work.wait) if work else None
-    dist.barrier()  # rank 2 comes when the others know of the abort, since before that it would complete the sum
+    dist.barrier()  # rank 2 issues only after the others know of the abort; earlier it would complete the sum
     if work is None:
         error = rank.error_of(lambda: dist.all_reduce(tensor, group=group))
     took_s = time.monotonic() - started_at
     for thread in threading.enumerate() if how == "before they meet" else ():
-        if thread.name == "reduction-discovery":  # it tells who comes for a while, and gives up
+        if thread.name == "reduction-discovery":  # it informs newcomers for a while, and then gives up
             thread.join(WAITING_S)
             assert not thread.is_alive()
     return f"{type(error).__name__}: {error}", took_s, torch.equal(tensor, torch.ones(1000))
@@ -143,10 +143,10 @@ def test_a_timeout_of_wait_does_not_end_the_collective(
 
 
 def by_a_store(rank: Any, reducers: list[str], path: str, job: str) -> None:
-    """Meet through a store, with no process group at all."""
+    """Meet through a store, without any process group."""
     store = dist.FileStore(path, rank.world_size)
     settings = {"rank": rank.number, "world_size": rank.world_size}
-    for number in range(2):  # a store of their own for each of two states
+    for number in range(2):  # each of two states has its own store
         own = dist.PrefixStore(str(number), store)
         with ReductionState(reducers or None, store=own, **settings) as state:
             rank.round(state)

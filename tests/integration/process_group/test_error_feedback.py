@@ -1,4 +1,4 @@
-"""HSDP with lossy wires and error feedback: two nodes of two ranks, FSDP2 within them."""
+"""HSDP with lossy wire formats and error feedback: two nodes of two ranks, with FSDP2 within nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from worker_plugin.process_group import ReductionOptions, add_error_feedback
 
 TOP = "topk:0.1"
-#: Of each rank; 15 and 33 cannot be divided by the ranks of a node.
+#: Shapes on each rank; 15 and 33 are not divisible by the number of ranks of a node.
 SHAPES = (15, 33), (33, 8)
 
 
@@ -52,7 +52,7 @@ def train(rank: Any, model: nn.Module, steps: range, *, lr: float = 0.1) -> list
 def what_is_left_out_comes_later(
     rank: Any, reducers: list[str]
 ) -> tuple[list[float], list[float], list[int]]:
-    """Have the same gradients in all steps: return by how much the sum of the steps is off, with and without."""
+    """Use the same gradients in all steps; return the error of their sum with and without error feedback."""
     found: list[list[float]] = []
     for has_feedback in (True, False):
         mesh = mesh_of(reducers)
@@ -84,9 +84,9 @@ def exact_gradients(rank: Any) -> list[torch.Tensor]:
 
 def test_what_is_left_out_comes_later(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     for with_it, without, sizes in ranks.run(4, what_is_left_out_comes_later, reducers(2)):
-        assert without[1] > 0.2  # a tenth of the elements says little, however often
+        assert without[1] > 0.2  # a tenth of the elements is inaccurate, however often it is sent
         assert with_it[1] < with_it[0] / 5
-        # In the order of the backward pass; an uneven dimension is filled up: 17 of 33 rows of 15 and their bias.
+        # Sizes are in backward order. An uneven dimension is padded: 17 of 33 rows of 15 and their bias.
         assert sizes == [4 * 33 + 4, 17 * 15 + 17]
 
 
@@ -110,7 +110,7 @@ def resumed(rank: Any, reducers: list[str]) -> bool:
 
 
 def discarded(rank: Any, reducers: list[str]) -> bool:
-    """Whether a step that is not used leaves no trace."""
+    """Return whether a discarded step leaves no trace."""
     ends = []
     for odd in (False, True):
         mesh = mesh_of(reducers)
@@ -131,7 +131,7 @@ def discarded(rank: Any, reducers: list[str]) -> bool:
 
 
 def some_without_gradients(rank: Any, reducers: list[str]) -> list[int]:
-    """Have other parameters of a module unused in each step: what is left out is not known of which."""
+    """Leave other parameters of a module unused in each step, so that residuals cannot be assigned to parameters."""
 
     class Either(nn.Module):
         def __init__(self) -> None:

@@ -1,10 +1,9 @@
 """Collectives of one group in random order: every read has the same bits on Gloo and on this backend.
 
-A program of a random sequence is a list of steps, the same on all ranks, on views of one buffer. Its
-values are small integers, so a sum has the same bits in whatever order it is added. There are two kinds of
-programs. In those that Gloo defines nothing is in flight twice in the same memory, and Gloo runs the same steps. In
-the others all-reduces overlap with whatever else is in flight, and Gloo, which runs such collectives in any
-order, waits after each step.
+A program is a random list of steps, the same on all ranks, on views of one buffer. Its values are small integers, so a
+sum has the same bits in every order of addition. There are two kinds of programs. In those that Gloo supports, no
+memory is in flight twice at the same time, and Gloo runs the same steps. In the others all-reduces overlap with other
+collectives in flight. Gloo runs such collectives in any order, so there it waits after each step.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ import torch.distributed as dist
 from worker_plugin.process.torch_version import WITH_BACKENDS, is_too_old
 from worker_plugin.process_group import ReductionOptions
 
-#: The buffer has this many cells, and a cell this many elements.
+#: Number of cells of the buffer, and possible numbers of elements per cell.
 CELLS = 24
 ELEMENTS = (1, 7, 500, 20_000)
 STEPS = 14
 DTYPES = (torch.float32, torch.int32, torch.int64, torch.float64)
-#: Of these the backend gives the last two to Gloo.
+#: The backend passes the last two to Gloo.
 OPS = ("SUM", "MAX", "MIN", "BOR", "BXOR")
 BITWISE = ("BOR", "BXOR")
-#: Only their own `wait` ends them. Gloo's of reduce_scatter_tensor writes the result (torch 2.13), at each call.
+#: Ended only by their own `wait`. Each wait for Gloo's reduce_scatter_tensor writes the result again (torch 2.13).
 WAITED_FOR = ("point_to_point", "reduce_scatter")
 
 Cells = tuple[int, int]
@@ -38,25 +37,25 @@ Cells = tuple[int, int]
 
 @dataclass
 class Step:
-    """Something that all ranks do."""
+    """An operation that all ranks perform."""
 
     kind: str
     cells: list[Cells] = field(default_factory=list)
     op: str = ""
     root: int = 0
     peer: int = 0
-    #: Its handle has this number; None if the call waits.
+    #: Number of its handle; None if the call waits.
     handle: int | None = None
     way: str = ""
 
 
 @dataclass
 class Flying:
-    """A collective that has a handle, as the generator of programs sees it."""
+    """A collective with a handle, as the generator of programs sees it."""
 
     kind: str
     cells: list[Cells]
-    #: Handles that are done once it is.
+    #: Handles that are done once this one is.
     before: list[int] = field(default_factory=list)
 
     @property
@@ -65,7 +64,7 @@ class Flying:
 
 
 COLLECTIVES: dict[str, Callable[[int], list[int]]] = {
-    # How many cells each of their tensors has.
+    # The number of cells of each tensor.
     "all_reduce": lambda n: [3],
     "coalesced": lambda n: [2, 1],
     "bitwise": lambda n: [2],
@@ -91,7 +90,7 @@ class Program:
         self.seed = seed
         self.dtype = self.random.choice(DTYPES)
         self.elements = self.random.choice(ELEMENTS)
-        #: Whether collectives in flight may touch the same memory.
+        #: Whether collectives in flight may use the same memory.
         self.overlaps = self.random.random() < 0.5
         self.steps: list[Step] = []
         self.flying: dict[int, Flying] = {}
@@ -140,7 +139,7 @@ class Program:
         return not is_ordered and any(a < d and c < b for a, b in one.cells for c, d in other.cells)
 
     def _cells(self, sizes: list[int]) -> list[Cells]:
-        """Return disjoint places of these sizes."""
+        """Return disjoint ranges of cells with these sizes."""
         while True:
             starts = [self.random.randrange(CELLS - size + 1) for size in sizes]
             cells = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
@@ -173,13 +172,13 @@ class Program:
         self.steps.append(step)
 
     def _read(self) -> None:
-        """Read all cells that nothing in flight touches."""
+        """Read all cells that are not used by a collective in flight."""
         busy = {each for one in self.flying.values() for a, b in one.cells for each in range(a, b)}
         self.steps.append(Step("read", [(each, each + 1) for each in range(CELLS) if each not in busy]))
 
 
 class Run:
-    """A program that a rank runs on a group."""
+    """The execution of a program on a group by one rank."""
 
     def __init__(self, program: Program, group: Any, number: int, waits_always: bool) -> None:
         self.program, self.group, self.number = program, group, number
@@ -190,7 +189,7 @@ class Run:
         self.buffer.copy_(torch.randint(0, 4, self.buffer.shape, generator=generator))
 
     def reads(self) -> Iterator[torch.Tensor]:
-        """Run it; yield what is read."""
+        """Run the program and yield what it reads."""
         for step in self.program.steps:
             tensors = [self.buffer[start:stop] for start, stop in step.cells]
             if step.kind == "read":
@@ -203,12 +202,12 @@ class Run:
                 work = self._begin(step, tensors)
                 if step.handle is not None and self.waits_always:
                     self._wait(work, "wait")
-                    work = None  # Gloo's of a send waits for another one if it is asked again
+                    work = None  # a second wait for Gloo's send would wait for another send
                 if step.handle is not None:
                     self.handles[step.handle] = work
 
     def _wait(self, work: Any, way: str) -> None:
-        if work is None:  # it was waited for, or this rank has no part in it
+        if work is None:  # already waited for, or this rank does not take part
             return
         if way == "get_future":
             work.get_future().wait()
@@ -258,7 +257,7 @@ class Run:
 
 
 def random_programs(rank: Any, reducers: list[str], seeds: range) -> tuple[int, list[str]]:
-    """Return how many reads were compared, and the programs with other bits."""
+    """Return the number of compared reads, and the programs with different bits."""
     ours = dist.new_group(backend="reduction", pg_options=ReductionOptions(reducers=reducers))
     theirs = dist.new_group(backend="gloo")
     reads, wrong = 0, []
@@ -296,7 +295,7 @@ def group_of(rank: Any, reducers: list[str]) -> Any:
 
 
 def something_between(rank: Any, reducers: list[str]) -> list[float]:
-    """Let rank 1 come to its all-reduce only when rank 0 has called the barrier."""
+    """Delay rank 1's all-reduce until rank 0 has called the barrier."""
     group = group_of(rank, reducers)
     tensor = torch.ones(3)
     if rank.number == 1:
@@ -338,7 +337,7 @@ def test_the_end_of_a_group_comes_after_its_all_reduces(
 
 
 def aborted(rank: Any, reducers: list[str]) -> list[str]:
-    """Abort while a barrier waits for an all-reduce to which rank 1 never comes."""
+    """Abort while a barrier waits for an all-reduce that rank 1 never issues."""
     group = group_of(rank, reducers)
     errors: list[Exception | None] = []
     if rank.number == 0:

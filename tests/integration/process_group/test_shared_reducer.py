@@ -1,4 +1,4 @@
-"""Jobs for which a process starts reducers of its own share them, and the last job ends them."""
+"""Jobs for which a process starts its own reducers share them, and the last job ends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_reducers() -> list[int]:
 
 
 def check(rank: Any, groups: list[dist.ProcessGroup], step: int) -> None:
-    """Let all groups have a sum under way at the same time."""
+    """Sum in all groups at the same time."""
     tensors = [rank.values(rank.number, (1000,), step=step + number) for number in range(len(groups))]
     works = [
         dist.all_reduce(tensor, group=group, async_op=True)
@@ -40,7 +40,7 @@ def check(rank: Any, groups: list[dist.ProcessGroup], step: int) -> None:
 
 
 def groups_come_and_go(rank: Any, options: dict[str, Any]) -> list[int]:
-    """Return how many reducers this process has: with all groups, with half of them, with one more, with none."""
+    """Return this process's number of reducers with all groups, with half of them, with one more, and with none."""
 
     def new() -> dist.ProcessGroup:
         return dist.new_group(backend="reduction", pg_options=ReductionOptions(**options))
@@ -48,7 +48,7 @@ def groups_come_and_go(rank: Any, options: dict[str, Any]) -> list[int]:
     groups = [new() for _ in range(GROUPS)]
     check(rank, groups, 0)
     pids, counts = own_reducers(), [len(own_reducers())]
-    for group in groups[: GROUPS // 2]:  # the one for which it was started among them
+    for group in groups[: GROUPS // 2]:  # includes the group for which the reducer was started
         dist.destroy_process_group(group)
     groups = groups[GROUPS // 2 :]
     check(rank, groups, 1)
@@ -78,7 +78,7 @@ def test_groups_share_the_reducers_of_the_ranks_hosts(ranks: Any) -> None:
 
 
 def of_one_name(rank: Any, job: str) -> list[int]:
-    """Two jobs of one name and the same ranks cannot be at one reducer, where they would be one job."""
+    """Two jobs with the same name and ranks need different reducers, since one reducer would treat them as one job."""
     with ReductionState(job=job) as one, ReductionState(job=job) as other:
         for step, state in enumerate((one, other, one, other)):
             rank.round(state, step=step)

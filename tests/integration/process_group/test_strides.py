@@ -1,6 +1,6 @@
 """Tensors of all strides and offsets, and views of all kinds: summed as by Gloo, or refused before they are issued.
 
-Both ranks are in this process, so hypothesis drives them together. All sums are exact, in every order.
+Both ranks are in this process, so hypothesis drives them together. All sums are exact in every order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANKS = range(2)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 DTYPES = (*FLOATS, torch.int32, torch.int64, torch.int8, torch.uint8, torch.bool)
 OPS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
-#: Which of Gloo's operations on uint8 does the same to bool, which Gloo does not know.
+#: The Gloo operation on uint8 that corresponds to an operation on bool, which Gloo does not support.
 OF_BOOL = {"SUM": "MAX", "MAX": "MAX", "PRODUCT": "MIN", "MIN": "MIN"}
 
 SIZES = st.sampled_from((2, 3, 1, 4, 2, 3, 1, 4, 2, 3, 0))
@@ -43,14 +43,14 @@ class Case:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    #: Whether no element but those that `expand` repeats lies where another one does, as the strides show.
+    #: Whether the strides show that only elements repeated by `expand` share memory.
     is_nested: bool
     #: "plain", "negative bit", "inference", or "autograd": the result of a differentiable operation.
     kind: str
     seed: int
 
     def tensor(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return memory with a rank's values, and the tensor, which is a view of it."""
+        """Return memory with a rank's values, and the tensor as a view of it."""
         generator = torch.Generator().manual_seed(2 * self.seed + rank)
         low, high = (0, 2) if self.dtype is torch.bool else (0 if self.dtype is torch.uint8 else -4, 5)
         with torch.inference_mode(self.kind == "inference"):
@@ -70,12 +70,12 @@ class Case:
 
     @property
     def places(self) -> torch.Tensor:
-        """Return where in the memory the elements lie."""
+        """The positions of the elements in memory."""
         return torch.arange(self.end + 3).as_strided(self.shape, self.stride, self.offset)
 
     @property
     def places_once(self) -> torch.Tensor:
-        """Return the same without what `expand` repeats."""
+        """The positions without repetitions by `expand`."""
         return self.places[tuple(slice(None if n else 1) for n in self.stride)]
 
     @property
@@ -84,7 +84,7 @@ class Case:
 
     @property
     def is_dense(self) -> bool:
-        """Whether Gloo, which takes as many elements as there are from the first on, sums the right ones."""
+        """Whether Gloo, which takes the tensor's number of elements from the first one on, sums the right ones."""
         unique = self.places.unique()
         return len(unique) == 0 or int(unique[-1] - unique[0]) == len(unique) - 1
 
@@ -132,7 +132,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 class World:
-    """Both ranks, on Gloo, with states and with groups of the backend."""
+    """Both ranks, with Gloo, states, and groups of the backend."""
 
     def __init__(self, reducers: list[str], cleanup: ExitStack) -> None:
         store, timeout = dist.HashStore(), timedelta(seconds=60)
@@ -171,7 +171,7 @@ class World:
         )
 
     def gloos(self, case: Case) -> tuple[torch.Tensor, int]:
-        """Return what Gloo makes of dense copies of the tensors, and by how much it counts up their version."""
+        """Return Gloo's result for dense copies of the tensors, and the increment of their version counter."""
         dense = [case.tensor(rank)[1].detach().resolve_neg().clone() for rank in RANKS]
         dense = [
             one.contiguous().to(torch.uint8 if case.dtype is torch.bool else case.dtype) for one in dense
@@ -184,7 +184,7 @@ class World:
         return dense[0].to(case.dtype), dense[0]._version - before
 
     def issue(self, case: Case, rank: int, tensor: torch.Tensor) -> Any:
-        """Issue an all-reduce on one rank, and return what can be waited for."""
+        """Issue an all-reduce on one rank; return an object with `wait`."""
         if case.way == "state":
             return self._states[case.wire_dtype][rank].all_reduce(tensor, getattr(dist.ReduceOp, case.op))
         return self._groups[case.wire_dtype][rank].allreduce([tensor], options_of(case.op))
@@ -209,7 +209,7 @@ def check(world: World, case: Case) -> None:
     try:
         waited = [world.issue(case, 0, tensors[0])]
     except ConfigError:
-        # Rank 1 does not even ask: if anything had been issued, the next case would fail.
+        # Rank 1 issues nothing: if rank 0 had issued anything, the next case would fail.
         assert may_be_refused(case), "refused"
         assert torch.equal(memories[0], before[0])
         return
@@ -235,7 +235,7 @@ def must_be_refused(case: Case) -> bool:
 
 
 def may_be_refused(case: Case) -> bool:
-    """Return whether an error is right: never for what Gloo sums, or for what slices and `expand` can make."""
+    """Return whether an error is allowed: never for what Gloo sums, or for what slices and `expand` can make."""
     return must_be_refused(case) or not (case.way == "state" or case.is_nested or case.is_dense)
 
 

@@ -1,4 +1,4 @@
-"""All-reduces of the backend "reduction": the same bits as a state's, in all of torch's forms."""
+"""All-reduces of the backend "reduction" in all of torch's forms: the same bits as those of a state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_all_forms(rank: Any, reducers: list[str]) -> int:
     work = dist.all_reduce(one, group=group, async_op=True)
     assert work.wait() is True
     assert torch.equal(one, expected)
-    if is_too_old(torch.__version__, WITH_BACKENDS):  # newer ones hide all of a Work but wait and get_future
+    if is_too_old(torch.__version__, WITH_BACKENDS):  # newer versions only show wait and get_future
         assert work.is_completed()
         assert work.is_success()
         assert torch.equal(work.result()[0], expected)
@@ -96,7 +96,7 @@ def test_in_all_of_torchs_forms(ranks: Any, reducers: Callable[[int], list[str]]
 
 
 def everything_else(rank: Any, reducers: list[str]) -> int:
-    """Run what reducers cannot do; the inner group does it."""
+    """Run the collectives that reducers do not support and the inner group performs."""
     group, number = group_of(rank, reducers), rank.number
     bits = torch.tensor([1 << number])
     dist.all_reduce(bits, dist.ReduceOp.BOR, group=group)
@@ -134,7 +134,7 @@ def test_everything_else_is_the_inner_groups(ranks: Any, reducers: Callable[[int
 
 
 def two_groups_of_each_half(rank: Any, reducers: list[str]) -> list[float]:
-    """Groups of the same ranks and of others, in use at the same time, under one job name."""
+    """Use groups with the same ranks and with other ranks at the same time, under one job name."""
     halves = [
         dist.new_group(half, backend="reduction", pg_options=ReductionOptions(reducers=reducers, job="one"))
         for half in ([0, 1], [2, 3])
@@ -166,7 +166,7 @@ def many_small_ones(rank: Any, reducers: list[str]) -> None:
 
 
 def test_small_collectives_of_all_kinds_never_hang(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
-    """With a method left to torch's base class half of these loops hung (process_group/inner.py)."""
+    """With one method left to torch's base class, half of these loops hung (process_group/inner.py)."""
     for _ in range(20):
         ranks.run(3, many_small_ones, reducers(1))
 
@@ -180,7 +180,7 @@ def continuations_that_wait(rank: Any, reducers: list[str]) -> list[float]:
         dist.all_reduce(tensor, group=group, async_op=True).get_future().wait()
         return tensor[0].item()
 
-    # One at a time on each rank: the order in which continuations issue must be the same on all ranks.
+    # Only one at a time on each rank: continuations must issue in the same order on all ranks.
     return [
         dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future().then(again).wait()
         for _ in range(40)

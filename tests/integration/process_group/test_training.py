@@ -1,6 +1,6 @@
-"""Training on the backend "reduction": the same parameters as on Gloo, to the last bit, in all of torch's wrappers.
+"""Training on the backend "reduction" in all of torch's wrappers: bit-identical parameters to those on Gloo.
 
-Each all-reduce is of two ranks, so there is one order of adding.
+Each all-reduce has two ranks, so there is only one order of addition.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def with_hook(rank: Any, group: Group, which: str) -> list[torch.Tensor]:
 
 
 def local_sgd(rank: Any, group: Group) -> list[torch.Tensor]:
-    from torch.distributed.optim import PostLocalSGDOptimizer  # warns when it is imported
+    from torch.distributed.optim import PostLocalSGDOptimizer  # warns when imported
 
     model = DistributedDataParallel(new_model(), process_group=group)
     alone = [dist.new_group([number]) for number in range(rank.world_size)][rank.number]
@@ -99,13 +99,13 @@ def local_sgd(rank: Any, group: Group) -> list[torch.Tensor]:
     model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     averager = PeriodicModelAverager(period=2, warmup_steps=1, process_group=group)
     train(rank, model, PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.1), averager))
-    averager.step = 2  # at the end all average once more
+    averager.step = 2  # makes the final average run
     averager.average_parameters(model.parameters())
     return whole(model)
 
 
 def zero(rank: Any, group: Group) -> list[torch.Tensor]:
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns when it is imported
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns when imported
 
     model = DistributedDataParallel(new_model(), process_group=group)
     optimizer = ZeroRedundancyOptimizer(
@@ -188,7 +188,7 @@ def hsdp(rank: Any, mesh: Any, clip: float | None = None, **options: Any) -> nn.
 
 
 def all_reduce_hook(rank: Any, mesh: Any) -> nn.Module:
-    """Shards within a node by FSDP2, and the all-reduce across nodes by a hook."""
+    """Shard within a node with FSDP2, and all-reduce across nodes with a hook."""
     model, group = new_model(), mesh["replicate"].get_group()
     layers = [layer for layer in model if isinstance(layer, nn.Linear)]
     for layer in (*layers, model):
@@ -211,7 +211,7 @@ def fsdp1_hybrid(rank: Any, mesh: Any) -> nn.Module:
 
 
 def saved(rank: Any, mesh: Any, folder: str) -> nn.Module:
-    """Train, save, load into another model, and return that."""
+    """Train, save, load into another model, and return that model."""
     trained, loaded = hsdp(rank, mesh), hsdp(rank, mesh, clip=0.1)
     path = Path(folder, dist.get_backend(mesh["replicate"].get_group()))
     state, other = get_model_state_dict(trained), get_model_state_dict(loaded)

@@ -1,4 +1,4 @@
-"""Processes with few descriptors and with many: they ask for as many as the links need, and work beyond 1024."""
+"""Processes with few and with many descriptors: they request as many as their links need, and work beyond 1024."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.processes.children import environment
 from support.processes.warm import warm
 
 LINKS = 6
-#: Beyond those that are open: enough for a process without links, and two or three of them.
+#: Descriptors beyond the open ones: enough for a process without links, and for two or three links.
 FEW = 24
 EMBEDDED = """
 import os, resource
@@ -70,7 +70,7 @@ def many(serve):
 
 
 def test_a_worker_raises_its_soft_limit(many):
-    """A link needs two descriptors. The soft limit at the start allows one."""
+    """A link needs two descriptors, but the initial soft limit allows only one per link."""
     output = run(WORKER, many.address, str(LINKS), "soft", "reshard")
     assert output.startswith("[0.0, 1.0, 2.0] ")
     assert int(output.split()[3]) >= LINKS

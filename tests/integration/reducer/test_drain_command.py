@@ -1,4 +1,4 @@
-"""`reducer drain`: all processes of reducers drain and end, and who waits for what is said."""
+"""`reducer drain`: all processes of the reducers drain and end, and it reports what each one waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATOR, OURS = "0perator" * 6, "0urs" * 12
 
 
 def hold(rank, reducers, job, settings):
-    """Keep a job alive until the test lets it go."""
+    """Keep a job alive until the test releases it."""
     with rank.state(reducers, job, **settings) as state:
         rank.round(state, 5_000)
         rank.tell("there")
@@ -67,7 +67,7 @@ def test_it_says_what_a_reducer_waits_for(ranks, serve, job, processes):
     ended = drain(reducer.address, "--timeout", "1.5")
     assert ended.returncode == 5
     assert time.monotonic() - before < 20
-    # Only one of two processes may be in the job.
+    # The job may use only one of two processes.
     waits = re.search(
         rf"draining: (\S+) waits for job {re.escape(job)} \(2 of 2 ranks\)$", ended.stderr, re.MULTILINE
     )
@@ -78,12 +78,12 @@ def test_it_says_what_a_reducer_waits_for(ranks, serve, job, processes):
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()
-    # Sibling processes drain one after the other, and the job may have been at either.
+    # Sibling processes drain one after another, and the job may have used either.
     told = (
         rf"WARNING .*: job {re.escape(job)} rank 0: \S+ is draining and asks its jobs to leave, but no other"
     )
     assert re.search(told, ranks.processes[0].log.text)
-    assert drain(reducer.address).returncode in (0, 4)  # it may have ended before it is asked again
+    assert drain(reducer.address).returncode in (0, 4)  # it may have ended before the second request
     assert reducer.end() == (0, "")
 
 
@@ -117,7 +117,7 @@ def token_file(tmp_path):
 
 
 def test_it_is_refused_without_the_token(serve, token_file):
-    """A job's token opens the status, and does not end a reducer that others use too."""
+    """A job's token allows the status, but not to end a reducer that other jobs use."""
     everybody = token_file("everybody", **{"one": OURS, "*": OPERATOR})
     job, wrong, operator = (
         token_file("job", one=OURS),
@@ -139,7 +139,7 @@ def test_it_is_refused_without_the_token(serve, token_file):
 
 
 def test_nobody_there(serve, free_port):
-    """The others drain all the same."""
+    """The other reducers drain even if one address does not answer."""
     reducer = serve(leash=False)
     reducer.is_over = True
     nobody = f"127.0.0.1:{free_port()}"

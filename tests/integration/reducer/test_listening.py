@@ -1,4 +1,4 @@
-"""Where the ports of a reducer can be reached: at the addresses that --bind says, and at no other."""
+"""The ports of a reducer are reachable at the addresses given to --bind, and at no others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv
 
 @pytest.fixture
 def both(monkeypatch):
-    """Let BOTH have an address of each family, and one that this machine has not."""
+    """Resolve BOTH to an address of each family, and to one that this machine does not have."""
     real = socket.getaddrinfo
 
     def look_up(host, port, *arguments, **settings):
@@ -63,7 +63,7 @@ def both(monkeypatch):
 )
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])
 def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(both, host, reached, is_chosen):
-    """Another program may have the same port at an address that the reducer does not listen on."""
+    """Another program may use the same port at an address on which the reducer does not listen."""
     plain = host.strip("[]")
 
     async def run():
@@ -88,7 +88,7 @@ def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(both, host, 
 
 
 def test_a_name_is_looked_up_once(both, monkeypatch):
-    """Otherwise the ports could be at different addresses, or the reducer end because a name server is away."""
+    """With several lookups the ports could get different addresses, or the reducer end when a name server fails."""
     [sock, other] = binding.listen(BOTH, 0)
     sock.close()
     other.close()

@@ -20,9 +20,9 @@ JOBS, CONNECTIONS, ROUNDS = 8, 64, 3
 ADMITTED = 5
 RESERVED = reservation(CONNECTIONS, crowd.CREDIT)
 LIMIT = ADMITTED * RESERVED + RESERVED // 2
-#: Memory that the other ranks' pushes of one round hold while rank 0 of every job is late.
+#: Memory that the other ranks' pushes of one round occupy while rank 0 of every job is late.
 KEPT = ADMITTED * (CONNECTIONS - 1) * crowd.CREDIT
-#: Memory that a stream may take beside its job's reservation. About 30 KiB were seen.
+#: Memory allowed per stream in addition to its job's reservation. About 30 KiB were measured.
 STREAM_BYTES = 64 << 10
 
 
@@ -40,7 +40,7 @@ def test_a_reducer_takes_all_descriptors_that_it_may_have(serve):
 
 
 def run_multitude(rank, address, plane, job, count):
-    """Join as all ranks of one job at once, and leave when it has started."""
+    """Join as all ranks of one job at the same time, and leave once it has started."""
 
     async def main():
         crowded = crowd.Crowd(address, plane, job, 1, count)
@@ -54,7 +54,7 @@ def run_multitude(rank, address, plane, job, count):
 
 @pytest.mark.parametrize("count", [256, pytest.param(1024, marks=pytest.mark.full)])
 def test_all_ranks_of_a_large_job_come_at_once_and_are_let_in(ranks, serve, plane, job, count):
-    """The ranks that are refused do not try again, as a worker would."""
+    """Refused ranks do not retry here, although a worker would."""
     reducer = serve("--memory-limit", str(1 << 40), "--log-level", "warning")
     [(running, refusals)] = ranks.run(1, run_multitude, reducer.address, plane, job, count, group=False)
     assert (running, refusals) == ([0], {})

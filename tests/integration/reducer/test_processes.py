@@ -1,4 +1,4 @@
-"""Processes as operators and users see them: start, stop, crash, stall, restart, and what is left behind."""
+"""Processes as operators and users see them: start, stop, crash, stall, restart, and leftovers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SERVICE = "reduction.v1.Reduction"
 
 
 def train_beside_stopped_reducer(rank, reducers, job, pid):
-    """SIGSTOP a reducer before each backward and SIGCONT it when all ranks' hooks have returned."""
+    """SIGSTOP a reducer before each backward pass and SIGCONT it once all ranks' hooks have returned."""
     took: list[float] = []
     returned = threading.Event()
 
@@ -80,7 +80,7 @@ def train_beside_stopped_reducer(rank, reducers, job, pid):
 
 
 def hold(rank, reducers, job):
-    """Keep a job alive until the test has looked at it."""
+    """Keep a job alive until the test has inspected it."""
     with rank.state(reducers, job, chunk_bytes=4096) as state:
         rank.round(state, 5_000)
         rank.round(state, 5_000)
@@ -88,7 +88,7 @@ def hold(rank, reducers, job):
         rank.hear()
 
 
-# ---- hooks and reducers that stop, crash, come back ----
+# ---- hooks, and reducers that stop, crash and restart ----
 
 
 @pytest.mark.usefixtures("plane")
@@ -106,14 +106,14 @@ def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
 @ANY_PLANE
 @pytest.mark.parametrize("end", ["kill", "stop and kill", "drain"])
 def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, until, end):
-    """Training goes on with the same bits, over one reducer and then over two again."""
+    """Training continues with the same bits, over one reducer and then over two again."""
     stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(3, train_until_told, [stays.address, goes.address], job, {"chunk_bytes": 4096})
     call.hear(0)
     match end:
         case "kill":
             goes.kill()
-        case "stop and kill":  # so that surely something is in flight
+        case "stop and kill":  # so that something is certainly in flight
             os.kill(goes.pid, signal.SIGSTOP)
             goes.kill()
         case "drain":
@@ -165,9 +165,9 @@ def torchrun(tmp_path) -> Iterator:
         run.kill()
 
 
-@pytest.mark.timeout(300)  # its waits are shorter
+@pytest.mark.timeout(300)  # longer than the timeouts inside
 def test_a_users_script_under_torchrun(torchrun, reducers, until):
-    """Over two reducers, and embedded with nothing configured: the same bits, and nothing is left behind."""
+    """Over two reducers, and embedded without configuration: the same bits, and nothing is left behind."""
     weights = []
     for python, more in ((None, {"REDUCTION_REDUCERS": ",".join(reducers(2))}), (sys.executable, {})):
         run = torchrun(3, python, **more)
@@ -194,9 +194,9 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     until(lambda: reducers[0] not in run.processes(), "the end of the embedded reducer", 20)
     assert run.wait(60) != 0
-    # Ranks and reducers, not every process: a DataLoader worker notices its parent's death by a change of
-    # getppid(), and one that was forked just before the kill first asks when the answer is 1 already. It then
-    # stays for ever (torch 2.13, ManagerWatchdog; seen under load); the fixture ends it.
+    # Only ranks and reducers must end, not every process. A DataLoader worker detects its parent's death by a change of
+    # getppid(), and a worker forked just before the kill may read 1 from the start. It then stays forever (torch 2.13,
+    # ManagerWatchdog; seen under load), and the fixture ends it.
     pids = {int(file.read_text()) for file in run.folder.glob("pid-*")}
     until(lambda: pids.isdisjoint(run.processes()), "the end of all ranks", 20)
     assert not [command for command in run.processes().values() if "reducer/__main__.py serve" in command]
@@ -206,7 +206,7 @@ def test_embedded_reducer_ends_when_rank_0_is_killed(torchrun, until):
 
 
 def test_sigterm_on_an_idle_reducer(serve):
-    assert serve(leash=False).stop() == (0, "")  # nothing on stdout after `listening on`
+    assert serve(leash=False).stop() == (0, "")  # no stdout after `listening on`
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -220,7 +220,7 @@ def test_other_signals_that_drain(serve, number, processes):
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_signals_that_mean_nothing_to_a_reducer_do_not_end_it(serve, processes):
-    """Two hangups either: one may come from the terminal and one from its shell."""
+    """Nor do two hangups: one may come from the terminal and one from its shell."""
     reducer = serve("--processes", processes, leash=False)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGHUP):
         for pid in (reducer.pid, *children_of(reducer.pid)):
@@ -252,7 +252,7 @@ def test_sigterm_waits_for_a_job_that_has_no_other_reducer(ranks, serve, job):
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()
-    assert reducer.end() == (0, "")  # no second signal: that would end it at once
+    assert reducer.end() == (0, "")  # without a second signal, which would end it immediately
 
 
 @pytest.mark.usefixtures("plane")
@@ -323,7 +323,7 @@ def test_metrics(ranks, serve, free_port, job, plane):
     assert samples["reducer_chunks_total", "", job] == 2 * 5
     assert samples["reducer_epochs_total", "", job] == 1
     assert samples["reducer_chunk_wait_seconds_count", "", job] == 2 * 5
-    assert samples["reducer_chunk_reduce_seconds_count", "", job] == 1  # of some chunks
+    assert samples["reducer_chunk_reduce_seconds_count", "", job] == 1  # only some chunks are timed
     assert samples["reducer_job_ranks", "", job] == samples["reducer_job_world_size", "", job] == 2
     waited = [value for (name, *_), value in samples.items() if name == "reducer_straggler_seconds_total"]
     assert waited

@@ -34,7 +34,7 @@ def addresses_of(reducer) -> list[str]:
 
 
 def bytes_at(address: str) -> int:
-    """Return what has come from the only job; 0 if there is none, or nobody answers."""
+    """Return the bytes received from the only job; 0 if there is none or the address does not answer."""
     try:
         return sum(job["received_bytes"] for job in status_of(address)["jobs"])
     except subprocess.CalledProcessError:
@@ -73,7 +73,7 @@ def test_one_address_is_enough_to_use_all_processes(ranks, three, job, until):
 
 
 def test_two_of_several_processes_each(ranks, serve, job, until):
-    """Every rank finds the siblings of all that it was given."""
+    """Every rank finds the siblings of all the reducers that it was given."""
     both = [serve("--processes", "2"), serve("--processes", "2")]
     call = ranks.begin(2, train_until_told, [one.address for one in both], job, {"chunk_bytes": 4096})
     addresses = [address for one in both for address in addresses_of(one)]
@@ -84,7 +84,7 @@ def test_two_of_several_processes_each(ranks, serve, job, until):
 
 @pytest.fixture
 def only_one_core():
-    """Have this thread, and what it starts, run on one core."""
+    """Pin this thread, and the processes that it starts, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield

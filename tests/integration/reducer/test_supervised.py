@@ -1,4 +1,4 @@
-"""What supervisors rely on: probes, the end with the job, exit codes, variables, and logs that machines read."""
+"""What supervisors rely on: probes, ending with the job, exit codes, variables, and machine-readable logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.processes.children import START_S, environment
 
 
 def hold(rank, reducers, job):
-    """Keep a job alive until the test lets it go."""
+    """Keep a job alive until the test releases it."""
     with rank.state(reducers, job) as state:
         rank.round(state, 5_000)
         rank.tell("there")
@@ -24,7 +24,7 @@ def hold(rank, reducers, job):
 
 
 def answer(port: int, path: str) -> tuple[int, str]:
-    """Return the code and the text of the HTTP port."""
+    """Return the status code and the text of the HTTP port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
             return response.status, response.read().decode()
@@ -57,7 +57,7 @@ def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
     call = ranks.begin(2, hold, [reducer.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
     with pytest.raises(subprocess.TimeoutExpired):
-        reducer.process.wait(2.0)  # not while there is a job
+        reducer.process.wait(2.0)  # it does not end while there is a job
     call.tell(0, "done")
     call.tell(1, "done")
     call.answers()
@@ -66,7 +66,7 @@ def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
 
 
 def test_a_reducer_is_set_by_variables_and_tells_its_service_manager(tmp_path, free_port):
-    """Its processes and the job's own reducers must not take the variables for theirs: the ports would collide."""
+    """Child processes and the job's own reducers must not use these variables: their ports would collide."""
     path, port = str(tmp_path / "notify"), free_port()
     variables = {
         "REDUCER_BIND": f"127.0.0.1:{port}",

@@ -1,4 +1,4 @@
-"""The parent of the serving processes: it restarts them on the same ports, and leaves none behind."""
+"""The parent of the serving processes restarts them on the same ports, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def three(serve):
 
 @pytest.fixture
 def free_ports(free_port):
-    """Return a function that finds the first of several ports in succession that are free."""
+    """Return a function that finds the first of several consecutive free ports."""
 
     def find(count: int) -> int:
         for _ in range(100):
@@ -54,7 +54,7 @@ def ports_of(reducer) -> list[int]:
 
 
 def pid_at(reducer, port: int) -> int:
-    """Return the process that serves a port, by the newest line of the log that says so."""
+    """Return the process that serves a port, according to the newest line of the log about it."""
     lines = [
         line for line in reducer.log.text.splitlines() if f" serving address=127.0.0.1:{port} grpc=" in line
     ]
@@ -62,7 +62,7 @@ def pid_at(reducer, port: int) -> int:
 
 
 def bytes_at(address: str) -> int:
-    """Return what has come from the only job; 0 if there is none, or nobody answers."""
+    """Return the bytes received from the only job; 0 if there is none or the address does not answer."""
     try:
         return sum(job["received_bytes"] for job in status_of(address)["jobs"])
     except subprocess.CalledProcessError:
@@ -74,7 +74,7 @@ def bytes_at(address: str) -> int:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_is_killed_comes_back_where_it_was(ranks, serve, job, until, victim):
-    """Also the first one, whose address the workers were given. The weights stay the same on all ranks."""
+    """The victim may be the first process, whose address the workers have. All ranks keep the same weights."""
     three = serve("--processes", "3")
     call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
     call.hear(0)
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_comes_back_where_it_was(ranks, serve, job, unt
 
 
 def test_nobody_else_gets_the_port_of_a_process_that_died(serve, until):
-    """It comes back there, and the other one serves on."""
+    """The process restarts on its port, while the other one continues to serve."""
     two = serve("--processes", "2", leash=False)
     _, second = ports_of(two)
     killed = pid_at(two, second)
@@ -113,7 +113,7 @@ def test_nobody_else_gets_the_port_of_a_process_that_died(serve, until):
 
 
 def test_settings_that_a_process_refuses_end_all_at_once(tmp_path, free_port):
-    """The first process and the second want the same port, which only they find out."""
+    """The first and the second process want the same port, which only they can detect."""
     port = free_port()
     options = ("--bind", f"127.0.0.1:{port}", "--data-port", str(port), "--processes", "2")
     ended = subprocess.run(
@@ -139,7 +139,7 @@ def test_sigterm_ends_them_all(three):
 
 
 def test_a_service_manager_that_signals_every_process(three):
-    """As systemd does by default. The second signal that each process gets must not end it at once."""
+    """This is systemd's default. The second signal that each process gets must not end it immediately."""
     children = children_of(three.pid)
     three.is_over = True
     for pid in (three.pid, *children):
@@ -165,7 +165,7 @@ def test_no_process_outlives_its_parent(serve, until):
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_a_parent_that_ends_while_they_drain(fresh_ranks, serve, job, until, end):
-    """Draining takes as long as its job, which has no other reducer, or half a minute."""
+    """Draining takes as long as the job, which has no other reducer, or half a minute."""
     two = serve("--processes", "2", leash=False)
     call = fresh_ranks().begin(2, hold, [two.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
@@ -185,12 +185,12 @@ def test_the_time_to_drain_is_that_of_all(fresh_ranks, serve, job):
     assert two.stop(4.0) == (0, "")
     assert (
         "stopping with jobs left" in two.log.text
-    )  # of one: the first to drain may have moved the job to the other
+    )  # from one process: the first to drain may have moved the job to the other
     assert all(is_gone(pid) for pid in children)
 
 
 def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, serve, job):
-    """The process that comes back has never had a job; the others know of one."""
+    """The restarted process has never had a job, but the others know of one."""
     two = serve("--processes", "2", "--exit-after-job", "3", leash=False)
     call = ranks.begin(2, hold, [two.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
@@ -204,18 +204,18 @@ def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, ser
     assert "no job for 3 s (--exit-after-job)" in two.log.text
 
 
-# ---- what the parent is ----
+# ---- the parent process ----
 
 
 def test_the_parent_has_nothing_of_what_serving_needs(serve):
-    reducer = serve("--processes", "2", before=lambda: None)  # by the real command
+    reducer = serve("--processes", "2", before=lambda: None)  # runs the real command
     maps = Path(f"/proc/{reducer.pid}/maps").read_text()
     assert not [name for name in ("cygrpc", "_upb", "numpy", "uvloop") if name in maps]
     assert "cygrpc" in Path(f"/proc/{children_of(reducer.pid)[0]}/maps").read_text()
 
 
 def test_one_process_has_a_parent_on_a_platform_only(serve, until, free_port):
-    """A container of Vertex AI must survive the crash of any process, whatever --processes says."""
+    """A container of Vertex AI must survive the crash of any process, whatever --processes is."""
     assert children_of(serve("--processes", "1").pid) == []
     port = free_port()
     spec = f'{{"cluster": {{"workerpool2": ["r-0:{port}"]}}, "task": {{"type": "workerpool2", "index": 0}}}}'
@@ -268,7 +268,7 @@ def test_all_ports_are_those_of_the_range(serve, free_ports, until):
 
 
 def listened_by(pid: int) -> set[int]:
-    """Return the TCP ports at which a process listens, by /proc; sockets of gRPC are in the table of IPv6."""
+    """Return the TCP ports on which a process listens, from /proc; gRPC's sockets are in the IPv6 table."""
     links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
     inodes = {link.removeprefix("socket:[")[:-1] for link in links if link.startswith("socket:[")}
     tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]

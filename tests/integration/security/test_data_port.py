@@ -1,6 +1,6 @@
 """Bad input on the data port of a real reducer: closed with a reason in the log, in bounded time and memory.
 
-Meanwhile a job of two real ranks goes on over the same port, and all its sums are right.
+Meanwhile a job of two real ranks continues over the same port, and all its sums are correct.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from reduction.transports import tcp
 from support.network.raw import ID, DataConnection, MovedRank, RawStream, join
 
 KIB, MIB = 1 << 10, 1 << 20
-#: By how much a reducer's memory may grow over bad input: its pool keeps a few chunks, and there is noise.
+#: Allowed growth of a reducer's memory under bad input: its pool keeps a few chunks, and there is noise.
 GROWTH_BYTES_MAX = 24 * MIB
 #: See `tcp_server`.
 KEY_S, STRANGERS_MAX = 10.0, 256
@@ -52,7 +52,7 @@ WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, NUMEL, 7)
 
 
 def step_until_told(rank, reducers, job):
-    """Check one all-reduce after the other until the test says stop; tell how many there were whenever it asks."""
+    """Check all-reduces in a loop until the test says stop; report the number so far whenever it asks."""
     with rank.state(reducers, job, transport="tcp", chunk_bytes=64 * KIB) as state:
         steps, stop = 0, torch.zeros(1)
         while not stop:
@@ -62,13 +62,13 @@ def step_until_told(rank, reducers, job):
                 stop += rank.hear() == "stop"
                 rank.tell(steps)
             rank.wait(state.all_reduce(stop))
-            time.sleep(0.005)  # cores are few
+            time.sleep(0.005)  # there are few cores
         assert state.error is None
     return steps
 
 
 class Victim:
-    """A reducer with a job that must not notice anything."""
+    """A reducer with a job that must not be affected."""
 
     def __init__(self, reducer, ranks, job) -> None:
         self.reducer = reducer
@@ -82,7 +82,7 @@ class Victim:
         self._log_begins = len(reducer.log.text)
 
     def steps(self) -> int:
-        """Return how far the healthy job is."""
+        """Return the number of steps of the healthy job."""
         self._call.tell(0, "how far")
         return self._call.hear(0)
 
@@ -94,25 +94,25 @@ class Victim:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the reducer's memory that are in use."""
+        """The reducer's resident memory in bytes."""
         pages = int(Path(f"/proc/{self.reducer.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE")
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets the reducer has open."""
+        """Number of the reducer's open files and sockets."""
         return len(os.listdir(f"/proc/{self.reducer.pid}/fd"))
 
     @property
     def log(self) -> str:
-        """What the reducer has logged since the test began."""
+        """The reducer's log since the start of the test."""
         return self.reducer.log.text[self._log_begins :]
 
     def configuration(self, welcome: Welcome) -> Configuration:
         return Configuration(ID, 1, CHUNK, (Member(self.reducer.address, welcome.incarnation),))
 
     def check(self) -> None:
-        """The healthy job is well, and the reducer as large as before."""
+        """Check that the healthy job still works, and that the reducer has not grown."""
         self.goes_on()
         grown = self.resident_bytes - self._resident_bytes
         assert grown < GROWTH_BYTES_MAX, f"{grown} bytes more than before"
@@ -123,7 +123,7 @@ class Victim:
 
 @pytest.fixture
 def victim(serve, ranks, job):
-    # A reducer of its own: what one test has caused in its log could be left out in another.
+    # Each test has its own reducer, since log lines of one test could be suppressed in another.
     victim = Victim(serve(), ranks, job)
     yield victim
     victim.check()
@@ -175,7 +175,7 @@ def test_strangers_that_come_and_go(victim, until):
 
 
 def test_hundreds_that_show_no_key(victim, until):
-    """As many as may wait are closed after KEY_S, whatever they say meanwhile; further ones at once."""
+    """The permitted number are closed after KEY_S, whatever they send meanwhile, and further ones immediately."""
     before = victim.descriptors
     with ExitStack() as stack:
 
@@ -195,7 +195,7 @@ def test_hundreds_that_show_no_key(victim, until):
         victim.goes_on()
         waiting = [dripping, half, *silent]
         drops = iter(tcp.PREAMBLE + bytes(limits.DATA_KEY_BYTES))
-        while waiting:  # a byte a second from one of them; the others only wait
+        while waiting:  # one of them sends a byte a second; the others send nothing
             ended = select.select([one.socket for one in waiting], [], [], 1.0)[0]
             for stranger in [one for one in waiting if one.socket in ended]:
                 assert stranger.rest() == b""
@@ -206,7 +206,7 @@ def test_hundreds_that_show_no_key(victim, until):
         text = f"closed a data connection peer=127.0.0.1 reason=no key within {KEY_S:g} s"
         until(lambda: victim.log.count(text) == BURST, "the log")
     until(lambda: victim.descriptors <= before, "the end of all their sockets")
-    # There is room again.
+    # There is room for new connections again.
     with closing(MovedRank(victim.reducer.address, "after")) as rank:
         rank.send(Goodbye(0, 0))
         assert rank.error() is None
@@ -301,7 +301,7 @@ def test_a_lie_ends_its_job_with_a_reason_that_all_hear(victim, pair, name, unti
 
 
 def test_another_collective_than_the_others(pair):
-    """The ranks disagree, which is no malformed input. All of them get the error."""
+    """Disagreeing ranks are not malformed input, and all of them get the error."""
     for rank, numel in zip(pair, (NUMEL, 2 * NUMEL), strict=True):
         what = Collective(ReduceOp.SUM, DType.FLOAT32, numel, 7)
         rank.send(Push(1, 0, 0, what, 0, memoryview(bytes(CHUNK))))
@@ -325,7 +325,7 @@ def test_an_end_in_the_middle_of_a_frame(victim, pair, sent, ends, until):
 
 
 def test_a_rank_that_only_pushes(victim, pair, until):
-    """The rank never reads a result. Its outbox has a limit, and the other rank gets its results until then."""
+    """The rank never reads a result. Its outbox has a limit, up to which the other rank gets its results."""
     zero, one = pair
     payload = memoryview(bytes(CHUNK))
     for seq in range(1000):
@@ -350,7 +350,7 @@ def test_a_rank_that_pushes_more_than_its_credit_and_reads_nothing(victim, pair,
     _, one = pair
     payload = memoryview(bytes(CHUNK))
     try:
-        for seq in range(200):  # rank 0 pushes nothing, so all of this would wait
+        for seq in range(200):  # rank 0 pushes nothing, so all these pushes would wait
             one.send(Push(1, seq, 0, WHAT, 0, payload))
     except ConnectionError:
         pass
@@ -359,7 +359,7 @@ def test_a_rank_that_pushes_more_than_its_credit_and_reads_nothing(victim, pair,
 
 
 def test_a_rank_that_does_nothing_any_more(victim, pair, until):
-    """The rank is late, not lost, so its stream stays open. It costs the reducer its credit, and the others nothing."""
+    """The rank is late, not lost, so its stream stays open. It costs the reducer its credit, and others nothing."""
     zero, one = pair
     payload = memoryview(bytes(CHUNK))
     for seq in range(MIB // CHUNK):
@@ -377,7 +377,7 @@ def test_a_rank_that_does_nothing_any_more(victim, pair, until):
 
 
 def test_memory_does_not_grow_with_the_number_of_lies(victim, job, until):
-    """Thirty streams, each with 4 MiB on their way when it ends."""
+    """Thirty streams end with 4 MiB each in flight."""
 
     def lie(number: int) -> None:
         with closing(MovedRank(victim.reducer.address, f"{job}-{number}", credit_bytes=8 * MIB)) as rank:

@@ -1,4 +1,4 @@
-"""Strangers at the metrics port of a real reducer: idle connections, no descriptors, other people's names."""
+"""Strangers at the metrics port of a real reducer: idle connections, exhausted descriptors, foreign host names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import pytest
 from support.processes.reducers import status_of
 
-#: More than the reducer may have descriptors.
+#: More connections than the reducer may have descriptors.
 IDLE = 300
 DESCRIPTORS = 150
 
@@ -54,7 +54,7 @@ def test_probes_are_answered_while_others_hold_all_descriptors(serve, free_port,
 
 
 def test_a_page_of_somebody_else_cannot_read_ours(serve, free_port, until):
-    """Its name may have come to stand for our address after the browser had loaded it."""
+    """A foreign name may resolve to our address after the browser has loaded its page (DNS rebinding)."""
     port = free_port()
     serve("--metrics-port", str(port), "--page", "--page-hosts", "proxy.example.com", "--processes", "2")
     until(lambda: ask(port, "/api/status")[0] == 200, "the first look", 30)

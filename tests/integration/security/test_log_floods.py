@@ -1,4 +1,4 @@
-"""What strangers do again and again is in the log of a real reducer a few times, on every way in."""
+"""Repeated actions of strangers appear only a few times in the log of a real reducer, on every entry point."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.network.certificates import Authority
 from support.network.channels import NO_PROXY
 from support.network.raw import RawStream, join
 
-#: Lines that a kind may cause, however often it comes; tests/unit/reducer/test_journal.py has 10,000 calls.
+#: Maximum lines per kind, however often it occurs; tests/unit/reducer/test_journal.py makes 10,000 calls.
 LINES_MAX = 20
 CALLS = 100
 TOKEN = "t0ken" * 8
 
 
 class Target:
-    """A reducer, and what a stranger knows of it."""
+    """A reducer, and what a stranger knows about it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -44,7 +44,7 @@ class Target:
             pass
 
     def connect(self, port: int, data: bytes) -> None:
-        """Say something on a connection, and wait for its end."""
+        """Send data on a connection, and wait for its end."""
         with socket.create_connection((self.host, port), timeout=20) as connection:
             _say(connection, data)
 

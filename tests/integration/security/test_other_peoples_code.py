@@ -1,4 +1,4 @@
-"""Processes that we start run our code and installed packages, whatever lies in the user's folders."""
+"""Processes that we start run only our code and installed packages, whatever is in the user's folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.processes.warm import warm
 
 import reducer
 
-#: Modules that a reducer imports. A file of that name in the user's folder leaves a trace if it is run.
+#: Modules that a reducer imports. A file of that name in the user's folder leaves a trace if it runs.
 NAMES = ("reducer", "click", "reduction", "grpc", "logging", "sitecustomize")
 POISON = """
 import pathlib
@@ -71,10 +71,10 @@ def test_the_embedded_reducer(folder, python_path, tmp_path):
 
 
 def test_two_processes(folder, python_path):
-    """Their parent is started by its path, as they are, in the folder and with it in PYTHONPATH."""
+    """The parent is started by its path, like its children, in the user's folder and with that in PYTHONPATH."""
     main = Path(reducer.__file__).with_name("__main__.py")
     command = [sys.executable, "-P", str(main), "serve", "--bind", "127.0.0.1:0", "--workers", "2"]
-    # sitecustomize is run before anything of ours can be; the processes that we start do without.
+    # sitecustomize runs before any of our code can; the processes that we start run without it.
     (folder / "sitecustomize.py").unlink()
     (folder / "logging.py").unlink()
     path = os.pathsep.join([python_path, os.environ.get("PYTHONPATH", "")])
@@ -102,7 +102,7 @@ def test_two_processes(folder, python_path):
 
 @pytest.mark.parametrize("variable", ["PYTHONPATH", VARIABLE])
 def test_packages_that_are_nowhere_else_are_found(folder, variable):
-    """With -S the interpreter does not look into site-packages."""
+    """With -S the interpreter does not search site-packages."""
     (folder / "sitecustomize.py").unlink()
     (folder / "logging.py").unlink()
     installed = dict.fromkeys(str(Path(package.__file__).parents[1]) for package in (click, reduction))

@@ -1,4 +1,4 @@
-"""Certificates that are out of date: each side says so, with the date."""
+"""Certificates that are expired or not yet valid: each side reports it, with the date."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(*arguments):
 
 
 def refusal(rank, reducers, job, files):
-    """Return what a rank gets that could wait for long."""
+    """Return the error of a rank whose timeout is long."""
     settings = {"tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca, "join_timeout_s": 600}
     with rank.state(reducers, job, **settings) as state:
         return rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(10))))

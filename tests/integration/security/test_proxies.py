@@ -1,4 +1,4 @@
-"""The environment of many companies names a proxy. We must ignore it; nothing listens at the one of these tests."""
+"""A proxy in the environment, as in many companies, must be ignored; nothing listens at the one of these tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with ReductionState(sys.argv[1], job="proxy", rank=0, world_size=1, transport=sy
 
 @pytest.fixture
 def closed():
-    """Yield the address of a port that nobody else can have, and that refuses connections."""
+    """Yield the address of a port that no other program can take and that refuses connections."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -14,7 +14,7 @@ A, B = "0urs" * 8, "the1rs" * 6
 
 
 def accepts(address: str, *options: str) -> bool:
-    """Whether the process at an address answers who shows these options."""
+    """Return whether the process at an address accepts these credentials."""
     command = [warm("reducer"), "-m", "reducer", "status", "--json", address, *options]
     return subprocess.run(command, capture_output=True, timeout=60, env=environment()).returncode == 0
 

@@ -1,4 +1,4 @@
-"""TLS and tokens between real processes: who may join or look, what the others notice, what the log shows."""
+"""TLS and tokens between real processes: who may join or query, the effect on others, and the contents of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.processes.reducers import reducer_command, status_of
 from support.processes.warm import warm
 from support.training.checked import train_until_told
 
-#: Longer than any test: a rank that is refused must fail without waiting for it.
+#: Longer than any test: a refused rank must fail without waiting for it.
 JOIN_TIMEOUT_S = 600
 OURS, THEIRS, ANYBODYS = "0urs" * 8, "the1rs" * 6, "anyb0dys" * 4
 SECRETS = (OURS, THEIRS, ANYBODYS)
@@ -39,7 +39,7 @@ def one_round(rank, reducers, job, settings):
 
 
 def refusal(rank, reducers, job, settings):
-    """Return what a rank that may not join gets, from the future and afterwards."""
+    """Return the error of a rank that may not join, and whether later collectives raise it too."""
     with rank.state(reducers, job, join_timeout_s=JOIN_TIMEOUT_S, **settings) as state:
         error = rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(10))))
         again = rank.error_of(lambda: state.all_reduce(torch.ones(10)))
@@ -47,7 +47,7 @@ def refusal(rank, reducers, job, settings):
 
 
 def lend_embedded(rank, job):
-    """Tell where the embedded reducer is, and what its command line shows; go on until the test has looked."""
+    """Report the embedded reducer's address, token and command line, and continue once the test has checked them."""
     with rank.state(None, job) as state:
         rank.round(state)
         if rank.number == 0:
@@ -58,7 +58,7 @@ def lend_embedded(rank, job):
         rank.round(state, step=1)
 
 
-# ---- what they get ----
+# ---- credentials and attempts ----
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def check_secrets(*logs):
 
 
 def attempt(address, job, token, credentials=None):
-    """Try to join as a rank of nobody's; return the error, None without an Abort, and how the call ended."""
+    """Try to join as a foreign rank; return the error, None without an Abort, and how the call ended."""
     stream = RawStream(address, credentials, to_metadata(token))
     with contextlib.closing(stream):
         stream.send(join(job, host="host-of-mallory", rank=1, world_size=2))
@@ -196,7 +196,7 @@ def test_a_job_whose_name_nobody_knows_before(ranks, serve, token_file):
 @pytest.mark.usefixtures("plane")
 def test_a_rank_with_the_wrong_token(ranks, serve, token_file, job):
     reducer = serve("--token-file", token_file(**{job: OURS, "other": THEIRS, "*": ANYBODYS}))
-    for token in (None, "wr0ng" * 8, THEIRS, ANYBODYS):  # the last is for jobs without a line of their own
+    for token in (None, "wr0ng" * 8, THEIRS, ANYBODYS):  # the last is for jobs without their own line
         shown = {} if token is None else {"token_file": token_file(**{"*": token})}
         [(error, is_final)] = ranks.run(1, refusal, [reducer.address], job, shown, group=False)
         assert type(error) is Unauthenticated
@@ -209,7 +209,7 @@ def test_a_rank_with_the_wrong_token(ranks, serve, token_file, job):
 
 @pytest.mark.usefixtures("plane")
 def test_strangers_do_not_disturb_a_job_with_a_token(ranks, serve, token_file, job):
-    """A stranger learns nothing from the reducer. The log names strangers, and contains no secret of either side."""
+    """A stranger learns nothing from the reducer. The log names strangers, but has no secret of either side."""
     reducer = serve("--token-file", token_file(**{job: OURS, "other": THEIRS}), "--log-level", "debug")
     call = ranks.begin(2, train_until_told, [reducer.address], job, {"token_file": token_file(**{job: OURS})})
     call.hear(0)
@@ -218,7 +218,7 @@ def test_strangers_do_not_disturb_a_job_with_a_token(ranks, serve, token_file, j
         assert code is grpc.StatusCode.UNAUTHENTICATED
         line = reducer.log.text.splitlines()[-1]
         assert f"error=Unauthenticated reason={details}" in line
-        if token in (OURS, THEIRS):  # of another job, which shows when the Join is read
+        if token in (OURS, THEIRS):  # a token of another job, which is only detected at the Join
             assert str(error) == details
             assert details.startswith("rank 1 (host-of-mallory, ipv4:127.0.0.1:")
             assert f"shows a wrong token for job {wanted!r}" in details

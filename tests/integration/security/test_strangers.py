@@ -1,4 +1,4 @@
-"""Connections of strangers cost a reducer a bounded peak of memory, of which nothing stays; none of them gets in."""
+"""Strangers' connections cost a reducer a bounded memory peak, all of which is freed, and none of them gets in."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from support.processes.reducers import status_of
 
 from benchmarks.micro.strangers import JOB, KINDS
 
-#: Peak of memory above an idle reducer's. 45 to 115 MiB were seen, and 1.5 to 3.6 GiB before there were bounds.
+#: Peak memory above an idle reducer's. 45 to 115 MiB were measured, and 1.5 to 3.6 GiB before there were limits.
 PEAK_BYTES = 140 << 20
-#: Memory above an idle reducer's 10 s after the strangers are gone. 2 to 8 MiB were seen.
+#: Memory above an idle reducer's 10 s after the strangers have disconnected. 2 to 8 MiB were measured.
 LEFT_BYTES = 32 << 20
 GIVE_BACK_S = 10.0
 
 
 def memory(pid: int, name: str) -> int:
-    """Return VmRSS, or VmHWM, its highest value so far."""
+    """Return VmRSS, or VmHWM, its peak so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     [line] = [line for line in lines if line.startswith(f"{name}:")]
     return int(line.split()[1]) << 10

@@ -1,4 +1,4 @@
-"""`state.all_reduce` in real processes without any process group."""
+"""`state.all_reduce` in real processes without a process group."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def many_in_flight(rank, reducers, job):
 
 
 def bits(rank, reducers, job, planes, chunk_bytes):
-    """Return a hash of averages; the ranks take the planes in turn."""
+    """Return a hash of averages; the ranks use the planes in turn."""
     digest = hashlib.sha256()
     transport = planes[rank.number % len(planes)]
     with rank.state(reducers, job, transport=transport, chunk_bytes=chunk_bytes) as state:
@@ -89,7 +89,7 @@ def different_chunk_sizes(rank, reducers, job):
 
 
 def two_threads(rank, reducers, job):
-    """Two threads issue in turn: even steps one, odd steps the other; each waits for its own results."""
+    """Issue in turn from two threads, one for even and one for odd steps; each waits for its own results."""
     turn = threading.Condition()
     issued: list[int] = []
     wrong: list[object] = []
@@ -125,7 +125,7 @@ def two_threads(rank, reducers, job):
 
 
 def first_collective_in_two_threads(rank, reducers, job):
-    """Both threads meet an unconnected state; whichever comes first connects it, once."""
+    """Use an unconnected state in two threads; the first one connects it, once."""
     with rank.state(reducers, job) as state:
         start = threading.Barrier(2)
         results: list[torch.Tensor] = []
@@ -157,7 +157,7 @@ def closing(rank, reducers, job):
 
 
 def close_with_collective_in_flight(rank, reducers, job):
-    """Rank 0 closes while rank 1 has not contributed: an error here, and an error that names us there."""
+    """Close on rank 0 before rank 1 contributes: both get an error, and rank 1's names rank 0."""
     state = rank.state(reducers, job)
     rank.round(state)
     if rank.number == 0:
@@ -177,21 +177,21 @@ def pickling(rank, reducers, job):
     rank.round(state)
     state.close()
     used = pickle.loads(pickle.dumps(state))
-    with used:  # a closed state's copy is a new, open one: it carries the settings and nothing else
+    with used:  # a closed state's copy is new and open: it only carries the settings
         rank.round(used)
 
 
 def forking(rank, reducers, job, times):
-    """Fork with a connected state, 50 times; the child must hold no socket to a reducer and may exit."""
+    """Fork repeatedly with a connected state; the child must hold no socket to a reducer and may exit."""
     ports = {int(address.rpartition(":")[2]) for address in reducers}
     with rank.state(reducers, job) as state:
         for step in range(times):
             tensor = rank.values(rank.number, (5_000,), step=step)
-            future = state.all_reduce(tensor)  # in flight while we fork
+            future = state.all_reduce(tensor)  # in flight during the fork
             child = os.fork()
             if child == 0:
                 try:
-                    state.close()  # the parent's: nothing to do here
+                    state.close()  # belongs to the parent: nothing to do here
                     os._exit(len(_connections_to(ports)))
                 finally:
                     os._exit(99)
@@ -200,8 +200,8 @@ def forking(rank, reducers, job, times):
 
 
 def collecting_in_a_child(rank, reducers, job, times):
-    """A child's garbage collection meets what the parent has closed: gRPC objects, whose locks are not its own."""
-    gc.disable()  # in the parent, so that the child has something to do
+    """Collect garbage in a child that holds what the parent has closed: gRPC objects with locks of the parent."""
+    gc.disable()  # in the parent, so that the child has something to collect
     go_on = threading.Event()
     with rank.state(reducers, f"{job}-long") as busy:
 
@@ -216,7 +216,7 @@ def collecting_in_a_child(rank, reducers, job, times):
                 state = rank.state(reducers, f"{job}-{life}")
                 rank.round(state)
                 state.close()
-                rank.cleanup.pop_all()  # let go of it
+                rank.cleanup.pop_all()  # drops its reference to the state
                 del state
                 child = os.fork()
                 if child == 0:
@@ -230,7 +230,7 @@ def collecting_in_a_child(rank, reducers, job, times):
 
 
 def _exit_code(child: int, timeout_s: float = 10.0) -> int:
-    """Wait for a forked child; one that hangs is killed."""
+    """Wait for a forked child, and kill it if it hangs."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -243,8 +243,8 @@ def _exit_code(child: int, timeout_s: float = 10.0) -> int:
 
 
 def connections_after_close(rank, reducers, job, lives, until_s):
-    """Return how many sockets lead to the reducers while a state is used, and some time after all have closed."""
-    gc.disable()  # closing must not depend on it
+    """Return the number of sockets to the reducers while a state is used, and some time after all have closed."""
+    gc.disable()  # closing must not depend on the garbage collector
     ports = {int(address.rpartition(":")[2]) for address in reducers}
     states = [rank.state(reducers, job) for _ in range(lives)]
     try:
@@ -261,7 +261,7 @@ def connections_after_close(rank, reducers, job, lives, until_s):
 
 
 def one_after_another(rank, reducers, job):
-    """States in turn, and two at once: gRPC has one queue of events per process for all of them."""
+    """Use states in turn, two at a time: gRPC has one event queue per process for all of them."""
     with rank.state(reducers, f"{job}-long") as long:
         for life in range(15):
             with rank.state(reducers, f"{job}-short") as state:
@@ -270,7 +270,7 @@ def one_after_another(rank, reducers, job):
 
 
 def _connections_to(ports: set[int]) -> list[str]:
-    """Return this process's own sockets that are connected to one of the ports."""
+    """Return this process's sockets that are connected to one of the ports."""
     with open("/proc/net/tcp") as table, open("/proc/net/tcp6") as table6:
         lines = [line.split() for line in (*table, *table6) if "local_address" not in line]
     remote = {line[9] for line in lines if int(line[2].rpartition(":")[2], 16) in ports}
@@ -286,7 +286,7 @@ def _connections_to(ports: set[int]) -> list[str]:
 
 
 def forked_child_uses_state(rank, reducers, job):
-    """A state that crosses a fork unconnected works in the child, and in nobody else's way."""
+    """Use a state in the child if it crosses a fork unconnected; it must not disturb any other process."""
     state = rank.state(reducers, job)
     child = os.fork()
     if child == 0:
@@ -302,11 +302,11 @@ def forked_child_uses_state(rank, reducers, job):
 
 
 def freed_without_gc(rank, reducers, job):
-    """Return whether a closed communicator was gone without the garbage collector."""
+    """Return whether a closed communicator was freed without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
-        # Not `rank.state`, which keeps it.
+        # Not `rank.state`, which keeps a reference.
         state = ReductionState(reducers, job=job, rank=rank.number, world_size=rank.world_size)
         rank.round(state, 1 << 20)
         client = weakref.ref(state._communicator)
@@ -325,7 +325,7 @@ def freed_without_gc(rank, reducers, job):
 
 @pytest.mark.usefixtures("plane")
 def test_a_closed_communicator_is_freed_without_the_garbage_collector(ranks, reducers, job):
-    """A communicator holds as much memory as the gradients. A reference cycle would keep that for long."""
+    """A communicator holds as much memory as the gradients, which a reference cycle would keep for long."""
     assert ranks.run(2, freed_without_gc, reducers(2), job, group=False) == [True, True]
 
 
@@ -347,7 +347,7 @@ def test_reducers_as_a_string(ranks, reducers, job, one):
 
 @pytest.mark.usefixtures("plane")
 def test_two_names_of_one_reducer(ranks, reducers, job):
-    """Each rank may be left with another one of them, when one stream has ended the other."""
+    """When one stream replaces the other, each rank may keep a different name of the same reducer."""
     both, other = reducers(2)
     names = both, both.replace("127.0.0.1", "localhost"), other
     ranks.run(3, rounds, names, job, group=False)
@@ -373,7 +373,7 @@ def test_bits_are_the_same_for_all_planes_chunk_sizes_reducer_counts_and_runs(ra
 
 
 def test_the_order_of_adding_shows_in_those_bits():
-    """Without this the test of the fold order could not fail. 16-bit types are added in fp32, which hides the order."""
+    """Show that the fold order test can fail. Additions in fp32 hide the order for 16-bit types."""
     rows = [Rank.values(rank, (50_003,), torch.float32) for rank in range(4)]
     assert not torch.equal(Rank.fold(rows), Rank.fold(rows[::-1]))
 
@@ -406,12 +406,12 @@ def test_close_with_a_collective_in_flight(ranks, reducers, job):
 
 
 def test_states_one_after_another_and_side_by_side(ranks, reducers, job):
-    """The fixtures check what the ranks and reducers have logged."""
+    """The fixtures check the logs of the ranks and reducers."""
     ranks.run(2, one_after_another, reducers(2), job, group=False)
 
 
 def test_close_ends_the_connections(fresh_ranks, reducers, job):
-    """Also of those whose state is kept, and without the garbage collector: a DataLoader may fork at any time."""
+    """Connections end even if a state is kept, and without the garbage collector: a DataLoader may fork any time."""
     for during, after in fresh_ranks().run(
         2, connections_after_close, reducers(2), job, 40, 5.0, group=False
     ):
@@ -428,7 +428,7 @@ def test_fork_with_a_connected_state(ranks, reducers, job):
 
 
 def test_garbage_collection_in_a_forked_child(ranks, reducers, job):
-    """In 5 of 100 children, with gRPC's threads busy, this used to hang in a lock of the parent's."""
+    """In 5 of 100 children, with gRPC's threads busy, this used to hang in one of the parent's locks."""
     ranks.run(1, collecting_in_a_child, reducers(1), job, 40, group=False)
 
 

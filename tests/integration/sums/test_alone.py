@@ -1,4 +1,4 @@
-"""A rank that is alone: nothing changes a bit of its tensors, whatever is in them and whatever `wire_dtype` is."""
+"""A single rank: no bit of its tensors changes, whatever they contain and whatever `wire_dtype` is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 
 
 def any_bits(dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Return 1025 elements of any bits: NaNs with payloads, infinities and numbers of all sizes among them."""
+    """Return 1025 elements of arbitrary bits, including NaNs with payloads, infinities and numbers of all sizes."""
     generator = torch.Generator().manual_seed(seed)
     top = 2 if dtype is torch.bool else 256
     found = torch.randint(top, (1025 * dtype.itemsize,), generator=generator, dtype=torch.uint8)
@@ -34,7 +34,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def keep(all_reduce: Callable[[torch.Tensor, Any], object]) -> None:
-    """All-reduce tensors of all dtypes with all operations, and see that they keep their bits."""
+    """All-reduce tensors of all dtypes with all operations, and check that they keep their bits."""
     for seed, dtype in enumerate((*FLOATS, *INTEGERS)):
         for op in OPS:
             tensor = any_bits(dtype, seed)

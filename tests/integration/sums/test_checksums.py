@@ -1,4 +1,4 @@
-"""Damage on the way, with `checksums=True`: what was damaged is sent again, and the sums are right."""
+"""Damage in transit with `checksums=True`: damaged messages are sent again, and the sums are correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS = 12
 
 
 def sum_beside_damage(rank, reducers, job, where):
-    """Damage one push or one result of rank 1's in the middle of many; every sum is checked."""
+    """Damage one push or one result of rank 1 in the middle of many; every sum is checked."""
     with rank.state(reducers, job, checksums=True) as state:
         for step in range(ROUNDS):
             if step == ROUNDS // 2 and rank.number == 1:

@@ -1,4 +1,4 @@
-"""`wire_dtype` and `all_reduce`, and all dtypes and ops, in real processes without any process group."""
+"""`all_reduce` with every `wire_dtype`, and with all dtypes and ops, in real processes without a process group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shapes_and_small_dtypes(rank, reducers, job):
 
 
 def unusual_tensors(rank, reducers, job):
-    """Of inference mode, and parameters."""
+    """Sum tensors of inference mode, and parameters."""
     for wire in WIRES:
         with rank.state(reducers, f"{job}-{wire}", wire_dtype=wire) as state:
             rows = [rank.values(other, (1000,)) for other in range(rank.world_size)]
@@ -60,11 +60,11 @@ def unusual_tensors(rank, reducers, job):
 
 
 def special_values(rank, reducers, job):
-    """Return, per wire dtype, which elements are Inf and which are NaN."""
+    """Return, per wire dtype, the indices of Inf and of NaN elements."""
     rows = [torch.full((1200,), 0.5) for _ in range(2)]
     rows[0][3] = INF
     rows[0][600], rows[1][601] = NAN, -INF
-    rows[0][1100] = rows[1][1100] = 60_000.0  # the sum is more than float16 can say
+    rows[0][1100] = rows[1][1100] = 60_000.0  # the sum exceeds the range of float16
     rows[1][1101] = 70_000.0
     seen = {}
     for wire in WIRES:
@@ -78,7 +78,7 @@ def special_values(rank, reducers, job):
 
 
 def two_ratios(rank, reducers, job):
-    """Return the error of ranks whose shares of top-k differ."""
+    """Return the error of ranks whose top-k ratios differ."""
     ratio = ("topk:0.25", "topk:0.5", "topk:0.25")[rank.number]
     with rank.state(reducers, job, wire_dtype=ratio) as state:
         with pytest.raises(CollectiveMismatch) as caught:
@@ -88,7 +88,7 @@ def two_ratios(rank, reducers, job):
 
 
 def untouched(rank, reducers, job, wire):
-    """Everything that `wire_dtype` does not apply to is exact: other dtypes, other ops."""
+    """Check that dtypes and ops to which `wire_dtype` does not apply are exact."""
     with rank.state(reducers, job, wire_dtype=wire, chunk_bytes=4 * KIB) as state:
         for dtype in (*FLOATS, *INTEGERS, torch.bool):
             small = dtype.is_floating_point and dtype is not torch.float64
@@ -137,7 +137,7 @@ def disagree(rank, reducers, job, wires):
 
 
 def one_sum(rank, reducers, job, wire):
-    """Stay until the test has looked at what went over the wire."""
+    """Sum, and stay until the test has read the bytes on the wire."""
     with rank.state(reducers, job, wire_dtype=wire) as state:
         rank.wait(state.all_reduce(rank.values(rank.number, (256 * KIB,))))
         rank.tell("done")
@@ -154,7 +154,7 @@ def test_a_sum_is_what_the_codecs_make_of_it(ranks, reducers, job):
 
 @pytest.mark.parametrize(("k", "chunk_bytes"), [(1, KIB), (3, 64 * KIB)])
 def test_a_sum_is_the_same_however_it_is_cut_and_dealt(ranks, reducers, job, k, chunk_bytes):
-    """All results are what the codecs make of the whole tensor."""
+    """All results are the codecs' result for the whole tensor."""
     ranks.run(3, sums, reducers(k), job, WIRES, SIZES[-2:], {"chunk_bytes": chunk_bytes}, group=False)
 
 
@@ -211,7 +211,7 @@ def test_ranks_disagree(ranks, reducers, job, wires, names):
 
 
 def test_bytes_on_the_wire(ranks, reducers, job):
-    """Of four ranks' tensors; both reducers together, both ways."""
+    """Compare the bytes of four ranks' tensors, summed over both reducers, in each direction."""
     addresses = reducers(2)
     counts = {}
     for wire in (None, "bf16", "fp16", "int8", "fp8", "topk"):

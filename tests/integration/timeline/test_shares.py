@@ -1,4 +1,4 @@
-"""On links of a known rate, what was lost is in the share of what took it: a slow link, a stopped rank, a late one."""
+"""On links of a known rate, lost time is attributed to its cause: a slow link, a stopped rank, or a late one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOPPED_S = 0.6
 
 
 def sum_rounds(rank: int, reducer: str, late_s: float) -> None:
-    """Be one rank of the job: say each round on stdout, before which it is late."""
+    """Run one rank of the job, late before each round, and print each round on stdout."""
     import torch
 
     from worker_plugin import ReductionState
@@ -41,7 +41,7 @@ def sum_rounds(rank: int, reducer: str, late_s: float) -> None:
 
 
 class Job:
-    """Ranks and a reducer, each on a host of its own."""
+    """Ranks and a reducer, each on its own host."""
 
     def __init__(self, network: Network, directory: Path) -> None:
         self.directory, self.network = directory, network
@@ -61,9 +61,9 @@ class Job:
         return self.directory / f"out-{rank}"
 
     def run(self, *, late: tuple[int, float] | None = None, stopped: int | None = None, into_s: float = 0.0):
-        """Sum ROUNDS times; one rank may be late in every round, or be stopped for a while in every third one.
+        """Sum ROUNDS times; one rank may be late in every round, or stopped for a while in every third one.
 
-        It is stopped when the round is `into_s` old, or later where the machine is busy.
+        It is stopped `into_s` after the start of the round, or later on a busy machine.
         """
         self.ranks = [
             self._start(rank, late[1] if late and late[0] == rank else 0.0) for rank in range(RANKS)
@@ -110,13 +110,13 @@ def job(request, tmp_path):
 
 
 def check_sum(found) -> float:
-    """Check that the shares are what was lost, within 2 %, and return that."""
+    """Check that the shares add up to the lost time within 2 %, and return the lost time."""
     lost = found.parts.measured - found.ideal
     print(found.straggler, dict(found.parts.ranks), dict(found.slow), found.shares, lost)
     assert found.parts.rounds == RANKS * (ROUNDS - 1)
     assert sum(found.shares.values()) == pytest.approx(lost, rel=0.02)
     assert all(seconds >= 0 for seconds in found.shares.values())
-    # The link carries the headers of packets and frames as well, so no round is faster than the ideal.
+    # The link also carries the headers of packets and frames, so no round is faster than the ideal.
     best = NUMEL * 4 / (RATE_MBIT * 1e6 / 8) * found.parts.rounds
     assert found.ideal == pytest.approx(best, rel=0.02)
     return lost
@@ -132,13 +132,13 @@ def test_on_good_links_the_shares_add_up_and_most_is_the_ideal_or_the_network(jo
 def test_a_slow_link_of_one_rank_is_that_ranks(job):
     lost = check_sum(found := job.run())
     assert found.slow[1] >= 0.7 * lost
-    assert lost >= 2 * found.ideal  # four times as long as the ideal, so three times of it are lost
+    assert lost >= 2 * found.ideal  # a round takes four times the ideal, so three times the ideal is lost
 
 
 @pytest.mark.parametrize("job", [{"r0": 0.75}], indirect=True)
 def test_a_slow_link_of_the_reducer_is_in_the_transfer(job):
     lost = check_sum(found := job.run())
-    # Which flow is last on a shared link is not chance: one rank may be taken for the slow one.
+    # The last flow on a shared link is not random, so one rank may be considered slow.
     assert found.link + sum(found.slow.values()) >= 0.7 * lost
     assert lost >= 2 * found.ideal
 
@@ -147,7 +147,7 @@ def test_a_slow_link_of_the_reducer_is_in_the_transfer(job):
 def test_a_late_rank_is_named(job):
     lost = check_sum(found := job.run(late=(2, 0.2)))
     assert found.parts.ranks[2] + found.slow[2] >= 0.7 * lost
-    # A rank that has been stopped by a busy machine may be later still, and an early one a little late itself.
+    # On a busy machine the late rank may be later still, and an early one a little late itself.
     assert found.parts.ranks[2] >= 0.7 * 0.2 * (RANKS - 1) * (ROUNDS - 1)
 
 

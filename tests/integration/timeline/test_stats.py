@@ -1,4 +1,4 @@
-"""What `stats` says of real collectives, and the line of rank 0."""
+"""The numbers of `stats` for real collectives, and rank 0's log line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def counted_steps(rank, reducers, job):
 
 
 def watched_all_the_time(rank, reducers, job):
-    """Train with a slow rank, while lines are said and numbers are asked for, also in backward passes."""
+    """Train with a slow rank while lines are logged and numbers are read, also during backward passes."""
     model = DistributedDataParallel(torch.nn.Linear(200, 200))
     model._set_ddp_runtime_logging_sample_rate(1)
     is_over = threading.Event()
@@ -88,7 +88,7 @@ def failing(rank, reducers, job):
 
 
 def reported(rank, reducers, job, late, settings):
-    """Return the lines of the reports; the ranks of `late` are late in turn."""
+    """Return the lines of the reports; the ranks in `late` are late in turn."""
     lines = rank.lines("worker_plugin.reporting")
     with rank.state(reducers, job, report_s=0.8, chunk_bytes=65536, **settings) as state:
         for step in range(12):
@@ -102,7 +102,7 @@ def reported(rank, reducers, job, late, settings):
 
 
 def silent(rank, reducers, job):
-    """Return whether the I/O loop has a task that reports."""
+    """Return whether the I/O loop has a reporting task."""
     os.environ["REDUCTION_REPORT_S"] = "0"
     rank.cleanup.callback(os.environ.pop, "REDUCTION_REPORT_S")
     with rank.state(reducers, job) as state:
@@ -128,7 +128,7 @@ def test_bytes_and_parts_are_counted(ranks, reducers, job, settings):
         )
         assert (after["collectives"], after["in_flight"], after["steps"]) == (5, 0, 0)
         wire = 5 * NUMEL * (2 if "wire_dtype" in settings else 4)
-        # The size of chunks is chosen after the first collectives, and what is open then is pushed again.
+        # The chunk size is chosen after the first collectives, and open collectives are then pushed again.
         assert after["bytes_pushed"] - after["bytes_repushed"] == wire <= after["bytes_pulled"]
         assert (after["epochs"] >= 1, after["reducers"], after["resharded"]) == (True, 2, 0)
         assert sum(after[name] for name in PARTS) == pytest.approx(after["round_s"])
@@ -163,7 +163,7 @@ def test_steps_of_ddp_are_counted_and_what_they_wait_for_is_measured(ranks, redu
 
 
 def test_looking_at_ddp_does_not_stop_it(ranks, reducers, job):
-    """DDP holds a lock while it waits for sums, and whoever delivers them must not wait for that lock."""
+    """DDP holds a lock while it waits for sums, so the thread that delivers them must not wait for that lock."""
     for after in ranks.run(2, watched_all_the_time, reducers(1), job):
         assert after["steps"] == 60
         assert after["exposed_s"] >= 0
@@ -182,7 +182,7 @@ def test_after_a_failure_time_stands_still(ranks, reducers, job):
 def test_rank_0_says_who_is_late(ranks, reducers, job, transport):
     lines, others = ranks.run(2, reported, reducers(2), job, [1], {"transport": transport}, group=False)
     assert others == []
-    # The first line may be about the start alone.
+    # The first line may only cover the start.
     line = next((one for one in lines if "look_at=rank_" in one), lines[-1])
     fields = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line))
     assert line.startswith(f"report job={job} seconds=")
@@ -200,7 +200,7 @@ def test_nobody_is_blamed_where_ranks_are_late_in_turn(ranks, reducers, job):
     lines, _ = ranks.run(2, reported, reducers(1), job, [0, 1], {}, group=False)
     known = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
     looks = [fields["look_at"] for fields in known if int(fields["collectives"]) >= 4]
-    # On a busy machine a rank may well stand still for a while, and be named in the line of that while.
+    # On a busy machine a rank may well stall for a while, and be named in the line for that time.
     assert any(not look.startswith("rank_") for look in looks)
 
 

@@ -1,4 +1,4 @@
-"""What ranks write down of their collectives, and what `reducer trace` makes of it."""
+"""What ranks record about their collectives, and what `reducer trace` makes of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def said(*arguments):
 
 
 def traced(rank, reducers, job, directory, size, settings):
-    """Sum before, in and after the block; the highest rank is late in it."""
+    """Sum before, in and after the block; the highest rank is late in the block."""
     be_launched(rank, size)
     with rank.state(reducers, job, local_group=size, **settings) as state:
         rank.wait(state.all_reduce(torch.ones(5)))
@@ -50,7 +50,7 @@ def traced(rank, reducers, job, directory, size, settings):
 
 
 def profiled(rank, reducers, job, directory):
-    """Trace sums while torch.profiler runs as well."""
+    """Trace sums while torch.profiler is also running."""
     with rank.state(reducers, job) as state:
         rank.wait(state.all_reduce(torch.ones(5)))
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -72,7 +72,7 @@ def waiting_in_between(rank, reducers, job, directory):
 
 
 def failing(rank, reducers, job, directory):
-    """Rank 1 gives up while rank 0 waits for it."""
+    """Fail on rank 1 while rank 0 waits for it."""
     with rank.state(reducers, job, trace=str(directory), close_timeout_s=0.5) as state:
         rank.round(state)
         if rank.number:
@@ -99,7 +99,7 @@ def without_a_directory(rank, reducers, job, path):
 
 
 def recorded(rank, reducers, job):
-    """Return what the record says before the first collective, after it, while one is open, and after the error."""
+    """Return the record before the first collective, after it, while one is open, and after the error."""
     with rank.state(reducers, job, close_timeout_s=0.5) as state:
         records = [state.record()]
         rank.wait(state.all_reduce(torch.ones(5)))
@@ -117,7 +117,7 @@ def recorded(rank, reducers, job):
 
 
 def hanging(rank, reducers, job, directory, settings):
-    """Rank 1 does not issue what rank 0 waits for, until the test says so."""
+    """Withhold rank 1's collective, for which rank 0 waits, until the test releases it."""
     with rank.state(reducers, job, trace=str(directory), close_timeout_s=0.5, **settings) as state:
         rank.round(state)
         rank.tell("began")
@@ -173,7 +173,7 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
     text = said(tmp_path, "-o", tmp_path / "trace.out")
     assert f"{job}: 2 of 2 ranks\n" in text
     assert re.search(r"mean of 6 rounds of 2 ranks: [\d.]+ ms for 1.20 MB in 1.0 collectives; ideal", text)
-    # One of two ranks waited each time. On a busy machine more may have been lost to something else.
+    # One of two ranks waited each time. On a busy machine other causes may have lost more time.
     lost = re.search(r"lost [\d.]+ ms: (?:.*, )?([\d.]+) ms waiting for rank 1 \(.*\) to begin", text)
     assert float(lost[1]) >= 1e3 * LATE_S * 0.25, text
     waited = re.search(
@@ -214,7 +214,7 @@ def test_it_is_on_one_time_line_with_torchs_profiler(ranks, reducers, job, tmp_p
             if (event["pid"], event["name"], event["ph"]) == (title["pid"], "reduction:all_reduce", "X")
         )
         assert len(seen) == len(begins) == len(ends) == 3
-        # The profiler's begin on the user's thread just before ours, and end when the result is in the tensor.
+        # The profiler's event starts on the user's thread just before ours, and ends when the result is in the tensor.
         for begin, end, (start, stop) in zip(begins, ends, seen, strict=True):
             assert -1_000 < begin - start < 20_000
             assert abs(end - stop) < 20_000
@@ -239,7 +239,7 @@ def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_pa
     assert [record.rank for record in found] == [0, 1]
     assert all("out of data" in record.error for record in found)
     assert found[0].spans[-1].done is None
-    # It may have failed before it had pushed.
+    # The rank may have failed before it pushed.
     assert re.search(
         r"has 1 without a result, the oldest is 1: SUM of 5 x float32: (0|20) of 20 bytes not pushed",
         said(tmp_path),
@@ -247,7 +247,7 @@ def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_pa
 
 
 def files(directory, count):
-    """Wait until there are this many records."""
+    """Wait until there are `count` records."""
     until = time.monotonic() + 30
     while len(found := sorted(directory.glob("*-rank*.json"))) < count and time.monotonic() < until:
         time.sleep(0.05)
@@ -285,7 +285,7 @@ def test_the_others_leave_records_when_a_rank_is_killed(fresh_ranks, reducers, j
 def test_a_job_that_hangs_writes_records_on_demand(ranks, reducers, job, tmp_path):
     call = ranks.begin(2, hanging, reducers(1), job, tmp_path, {"timeout_s": 300.0}, group=False)
     assert [call.hear(rank) for rank in range(2)] == ["began", "began"]
-    # The file may be there before a rank has looked for the first time.
+    # The file may exist before a rank checks for the first time.
     until = time.monotonic() + 30
     while len(list(tmp_path.glob("*-rank*.json"))) < 2 and time.monotonic() < until:
         (tmp_path / "now").touch()
@@ -335,7 +335,7 @@ def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve,
         if [len(part.spans) for part in parts] == [6, 6]:
             break
         time.sleep(0.05)
-    assert [part.job for part in parts] == [job] * 2  # one file of each process, the later over the earlier
+    assert [part.job for part in parts] == [job] * 2  # one file per process; later ones replace earlier ones
     for part in parts:
         for span in part.spans:
             assert span.first_push <= span.published

@@ -1,4 +1,4 @@
-"""The page of `reducer serve --page` in a real browser, beside a real job."""
+"""The page of `reducer serve --page` in a real browser, together with a real job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.network.certificates import Authority
 from support.processes.children import environment
 from support.training.checked import train_until_told
 
-#: A browser that took this for markup would run the script, and show no such text.
+#: A browser that treated this as markup would run the script, and not show the text.
 NAME = "<img src=x onerror=document.title='owned'><b>bold</b><script>document.title='owned'</script>"
 
 
@@ -50,7 +50,7 @@ def test_a_live_job_in_a_browser(ranks, serve, free_port, browser, until):
     browser.open(f"http://127.0.0.1:{port}/")
     until(lambda: re.search(r"sums per second\s+[1-9]", text_of(browser)), "the job's numbers", 30)
 
-    # What the peer wrote is text, and nothing that it wrote has run.
+    # The peer's text is shown as text, and none of it has run.
     assert text_of(browser, "#jobs h3") == NAME
     assert (
         browser.run("return document.querySelectorAll('#jobs img, #jobs b, #jobs script, #events b').length")
@@ -89,7 +89,7 @@ def test_a_live_job_in_a_browser(ranks, serve, free_port, browser, until):
 
 
 def test_contrast_is_enough_in_both_schemes(serve, free_port, browser, until):
-    """The text has at least 4.5 : 1, as WCAG 2 asks for (https://www.w3.org/TR/WCAG22/#contrast-minimum)."""
+    """Text has a contrast of at least 4.5 : 1, as WCAG 2 asks for (https://www.w3.org/TR/WCAG22/#contrast-minimum)."""
     port = free_port()
     serve_with_page(serve, port)
     browser.open(f"http://127.0.0.1:{port}/")
@@ -149,7 +149,7 @@ def test_without_page_there_is_none(serve, free_port):
     [
         ("insecure", "0.0.0.0:0", "serving"),
         ("tokens", "0.0.0.0:0", "serving"),
-        ("localhost", "0.0.0.0:0", "serving"),  # names of certificates
+        ("localhost", "0.0.0.0:0", "serving"),  # from here on, names in certificates
         ("127.0.0.1", "127.0.0.1:0", "serving"),
         ("elsewhere.example", "127.0.0.1:0", "1 of 2"),
     ],

@@ -1,4 +1,4 @@
-"""`reducer top` on a real terminal, tmux, beside a real job."""
+"""`reducer top` on a real terminal, tmux, together with a real job."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from support.training.checked import train_until_told
 
 
 class Terminal:
-    """A tmux server of this test's own, with one window."""
+    """A tmux server for one test, with one window."""
 
     def __init__(self, command: list[str], width: int, height: int) -> None:
         self._tmux = ["tmux", "-L", f"reducer-top-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
-        # The window's size counts, not what parallel pytest has exported. The shell stays after the command, so that
-        # what it leaves on the screen can be seen.
+        # The window's size must count, not the variables exported by parallel pytest. The shell outlives the command,
+        # so that the final screen can be read.
         line = f"unset COLUMNS LINES; {shlex.join(command)}; echo ended with $?; exec cat"
         size = ["-x", str(width), "-y", str(height)]
         subprocess.run(
@@ -34,7 +34,7 @@ class Terminal:
         )
 
     def text(self, *options: str) -> str:
-        """Return what is on the screen."""
+        """Return the text on the screen."""
         return self._run("capture-pane", "-p", *options)
 
     def keys(self, *keys: str) -> None:
@@ -42,11 +42,11 @@ class Terminal:
         self._run("send-keys", *keys)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the window another size."""
+        """Resize the window."""
         self._run("resize-window", "-x", str(width), "-y", str(height))
 
     def close(self) -> None:
-        """End the server, and the command with it."""
+        """End the server and its command."""
         subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True, timeout=20)
 
     def _run(self, *arguments: str) -> str:
@@ -74,7 +74,7 @@ def terminal() -> Iterator:
 
 
 def row(text: str, name: str) -> str:
-    """Return the line of a table that begins with a name."""
+    """Return the line of a table that starts with a name."""
     return next((line for line in text.splitlines() if line.startswith(name)), "")
 
 
@@ -87,7 +87,7 @@ def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
     screen = terminal(stays.address, goes.address, "--interval", "0.3")
 
     def shows(*patterns: str, name: str = "") -> str:
-        """Return the screen if a row, or anything on it, has all of these."""
+        """Return the screen if the named row, or the screen without a name, matches all patterns."""
         text = screen.text()
         where = row(text, name) if name else text
         return text if where and all(re.search(pattern, where) for pattern in patterns) else ""
@@ -97,7 +97,7 @@ def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
     text = until(lambda: shows(columns, name="resnet"), "the job's row")
     assert max(map(len, text.splitlines())) <= 80
     row_of_reducer = r"serving +\d+ % +\d+\.\d MiB +2 +[\d.]+ [kM]B"
-    for reducer in (stays, goes):  # one of them may have been asked just before the job came
+    for reducer in (stays, goes):  # one of them may have been polled just before the job joined
         text = until(lambda reducer=reducer: shows(row_of_reducer, name=reducer.address), "a reducer's row")
     assert re.search(r"joined +resnet: rank 1 of 2 joined from .* 2 processes", text)
     assert re.search(r"epoch +resnet: membership epoch 1 started with 2 ranks", text)
@@ -105,7 +105,7 @@ def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
 
     goes.kill()
     until(lambda: shows("no answer", name=goes.address), "the dead reducer")
-    # It says why the first look in vain found nothing: a look under way ends otherwise than a later one.
+    # It reports why the first failed poll got nothing: a poll in progress ends differently from a later one.
     until(lambda: shows(r"silent +no answer: \S"), "the event of its silence")
     text = until(lambda: shows("epoch +resnet: membership epoch 2 started"), "the next epoch")
     assert "serving" in row(text, stays.address)
@@ -121,7 +121,7 @@ def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
     screen.resize(80, 24)
     until(lambda: not shows("busiest"), "fewer columns")
 
-    screen.keys("x")  # means nothing
+    screen.keys("x")  # has no function
     until(lambda: shows("q quits"), "the view")
     screen.keys("q")
     until(lambda: shows("ended with 0"), "the end")

@@ -1,6 +1,6 @@
-"""States that are let go of without close(): what they have issued is done, and then they leave in good order.
+"""States that are dropped without close(): their issued collectives complete, and then they leave in good order.
 
-The collector may do that in any line of any thread: it must not wait for anything there.
+The garbage collector may drop them on any line of any thread, and must not wait for anything there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from support.planes import ANY_PLANE
 
 from worker_plugin import ReductionState
 
-#: The longest time that a state may take to leave by itself, in seconds.
+#: Time limit for a state to leave on its own, in seconds.
 WAIT_S = 30.0
-#: Threads that belong to one communicator.
+#: Threads that belong to a communicator.
 OF_A_STATE = (
     *("reduction-staging", "reduction-scatter", "reduction-gather", "reduction-watch"),
     "reduction-elastic",
@@ -30,7 +30,7 @@ SHAPES = ((5,), (300_000,), (1,))
 
 
 def state_of(rank, reducers, job, size):
-    """Return a state that nobody else keeps."""
+    """Return a state without any other reference."""
     if size == "auto":
         return ReductionState(reducers, job=job, local_group="auto")
     if size:
@@ -40,7 +40,7 @@ def state_of(rank, reducers, job, size):
 
 
 def in_flight(rank, state):
-    """Issue some collectives; return their futures, and what their tensors must become."""
+    """Issue some collectives; return their futures, and all ranks' contributions."""
     issued = []
     for step, shape in enumerate(SHAPES):
         all_ranks = [rank.values(other, shape, step=step) for other in range(rank.world_size)]
@@ -66,8 +66,8 @@ def ours():
 
 
 def drop(rank, reducers, job, size, is_met):
-    """The last rank issues after all others have dropped their states. All get the sums, and no state is left."""
-    gc.disable()  # it must not depend on that
+    """Issue on the last rank after all others have dropped their states; all get the sums, and no state is left."""
+    gc.disable()  # dropping must not depend on the garbage collector
     try:
         state = state_of(rank, reducers, job, size)
         if is_met:
@@ -78,7 +78,7 @@ def drop(rank, reducers, job, size, is_met):
         issued = in_flight(rank, state)
         del state
         assert is_last or not issued[0][0].done()
-        rank.tell("dropped")  # from here on the last rank may complete it
+        rank.tell("dropped")  # from here on the last rank may complete the collectives
         check(rank, issued, size)
         del issued
         assert wait_until(lambda: not ours()), ours()
@@ -87,13 +87,13 @@ def drop(rank, reducers, job, size, is_met):
 
 
 def drop_where_there_are_no_nodes(rank, reducers, job, is_met):
-    """The same with the setting, which changes nothing here; collectives may wait until that is known."""
+    """Do the same with local_group, which has no effect here; collectives may wait until that is known."""
     be_launched(rank, 1)
     drop(rank, reducers, job, "auto", is_met)
 
 
 def missed(rank, reducers, job, size):
-    """The first rank drops its state; another one that goes on is told that it has left."""
+    """Drop the state of the first rank; another one that continues learns that it has left."""
     state = state_of(rank, reducers, job, size)
     issued = in_flight(rank, state)
     if rank.number:
@@ -107,7 +107,7 @@ def missed(rank, reducers, job, size):
 
 
 def collect_with_all_locks_held(rank, reducers, job, size):
-    """Let the collector find a state while others hold whatever locks there are; return whether it came back."""
+    """Let the collector find a state while other threads hold all locks; return whether the collector returned."""
     gc.disable()
     try:
         state = state_of(rank, reducers, job, size)
@@ -141,7 +141,7 @@ def collect_with_all_locks_held(rank, reducers, job, size):
 
 
 def collect_where_they_are_taken(rank, reducers, job, size):
-    """Let the collector find a state on a thread that holds the locks itself, and cannot take them twice."""
+    """Let the collector find a state on a thread that holds the locks itself and cannot take them twice."""
     gc.disable()
     try:
         state = state_of(rank, reducers, job, size)
@@ -183,7 +183,7 @@ def test_a_dropped_worker_of_an_elastic_job_leaves_it(ranks, reducers, job):
 @ANY_PLANE
 @pytest.mark.parametrize("is_met", [False, True], ids=["before the ranks have met", "afterwards"])
 def test_what_a_dropped_state_has_issued_is_done(ranks, reducers, job, is_met):
-    """It used to fail with ClosedError: `ReductionState().all_reduce(tensor).wait()` drops the state at once."""
+    """It used to fail with ClosedError: `ReductionState().all_reduce(tensor).wait()` drops the state immediately."""
     call = ranks.begin(2, drop, reducers(2), job, None, is_met, group=False)
     assert call.hear(0) == "dropped"
     call.tell(1, "go on")

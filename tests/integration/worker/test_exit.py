@@ -1,4 +1,4 @@
-"""The end of a training script: it leaves no thread behind, and so cannot be aborted by one."""
+"""The end of a training script: it leaves no thread behind that could abort the process."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
 
 @pytest.mark.parametrize("way", list(WAYS))
 def test_nor_does_one_of_hierarchical_mode(way, reducer, job, child_environment, tmp_path):
-    """A forked child has copies of Gloo's groups without their threads. It must end without an abort, too."""
+    """A forked child has copies of Gloo's groups without their threads, and must also end without an abort."""
     script = SCRIPT.replace("LEAVE", IN_A_NODE + WAYS[way].replace("train", "in_a_node"))
     end_well(script, (reducer.address, job), child_environment(), str(tmp_path / "store"))
 
@@ -84,5 +84,5 @@ def end_well(script, arguments, environment, *more, python=None):
         output, log = child.communicate(timeout=60)
         assert child.returncode == 0, log
         assert "reduction-" not in output
-        # Rank 0 tells of what it uses.
+        # Rank 0 logs what it uses.
         assert [line for line in log.splitlines() if ": reduction-server: " not in line] == []

@@ -1,4 +1,4 @@
-"""Ranks that multiprocessing has forked end with os._exit, without running `atexit`, and say goodbye all the same."""
+"""Ranks forked by multiprocessing end with os._exit, without running `atexit`, but still send Goodbye."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
 
 def lines_of(way, store, *arguments, environment):
-    """Run the script; return what it prints, and what it logs."""
+    """Run the script; return the lines that it prints and the lines that it logs."""
     command = [warm(), "-c", SCRIPT, str(store), *(arguments or ("", "")), way]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     return sorted(run.stdout.splitlines()), run.stderr.splitlines()
@@ -76,7 +76,7 @@ def lines_of(way, store, *arguments, environment):
 
 @pytest.mark.parametrize("way", ["flat", "in a node", "in a thread"])
 def test_a_rank_that_ends_says_goodbye(way, reducer, job, tmp_path, child_environment):
-    """The other rank is told that this one has closed, not that it is lost."""
+    """The other rank learns that this one has closed, not that it is lost."""
     lines, log = lines_of(
         way, tmp_path / "store", reducer.address, job, environment=child_environment(REDUCTION_LOG="warning")
     )
@@ -85,7 +85,7 @@ def test_a_rank_that_ends_says_goodbye(way, reducer, job, tmp_path, child_enviro
 
 
 def test_a_rank_that_ends_stops_its_own_reducer(tmp_path, child_environment):
-    """It waits for its end, which may take long if others are not done."""
+    """It waits for the end of its reducer, which may take long if others are not done."""
     lines, log = lines_of(
         "embedded", tmp_path / "store", environment=child_environment(REDUCTION_LOG="warning")
     )

@@ -1,4 +1,4 @@
-"""`io_process`: a rank whose connections are in a process of its own, beside ranks whose are not."""
+"""`io_process`: ranks whose connections are in a separate process, together with ranks without one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from worker_plugin.communicator import Request
 from worker_plugin.tensors.encoding import ParameterSlice
 
 SIZES = (0, 1, 257, 513, 300_001)
-#: The longest time until a process has ended by itself, in seconds.
+#: Time limit for a process to end on its own, in seconds.
 WAIT_S = 10.0
 
 
@@ -39,7 +39,7 @@ WAIT_S = 10.0
 
 
 def is_gone(pid):
-    """Whether a process has ended, within some time; one that nobody has waited for has ended too."""
+    """Return whether a process ends within WAIT_S; a zombie counts as ended."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
@@ -56,7 +56,7 @@ def pid_of(state):
 
 
 def same_bits(rank, reducers, job, wire):
-    """Sums of ranks of both kinds; rank 0 logs, so it is one that has the process."""
+    """Sum with ranks of both kinds; rank 0 logs, so it is one that has the process."""
     lines = rank.lines("worker_plugin")
     has_process = rank.number % 2 == 0
     with rank.state(reducers, job, wire_dtype=wire, io_process=has_process) as state:
@@ -68,7 +68,7 @@ def same_bits(rank, reducers, job, wire):
             expected = rank.fold(rows, AVG) if wire is None else fold(rows, wire, AVG)
             assert_same(tensor, expected, (wire, size))
         futures = []
-        for step in range(20):  # many at once, of other dtypes
+        for step in range(20):  # many at the same time, of another dtype
             rows = [rank.values(other, (1000,), torch.int64, step) for other in range(rank.world_size)]
             futures.append((state.all_reduce(rows[rank.number].clone()), sum(rows)))
         for future, expected in futures:
@@ -102,7 +102,7 @@ def killed_io_process(rank, reducers, job, victim):
 
 
 def killed_rank(rank, reducers, job, victim):
-    """The victim has forked children, which read batches, while sums go on."""
+    """Fork children on the victim, which read batches while sums continue."""
     with rank.state(reducers, job, io_process=True) as state:
         rank.round(state, 10_000, 0)
         children = []
@@ -133,9 +133,9 @@ def aborted(rank, reducers, job):
 
 
 def dropped_and_refused(rank, reducers, job):
-    """A state that is dropped leaves in the background, and what it had is freed without the garbage collector."""
+    """Drop a state, which leaves in the background and whose memory is freed without the garbage collector."""
     where = {"rank": rank.number, "world_size": rank.world_size}
-    state = ReductionState(reducers, job=job, io_process=True, **where)  # that nobody else keeps
+    state = ReductionState(reducers, job=job, io_process=True, **where)  # the only reference
     rank.round(state, 1000, 0)
     pid = pid_of(state)
     elsewhere = torch.empty(3, device="meta")
@@ -192,7 +192,7 @@ def test_a_killed_rank_takes_its_io_process_along_whatever_it_has_forked(fresh_r
         assert type(error) is WorkerLost
         assert is_gone(pid)
     finally:
-        for child in children:  # they ask for their parent every 5 s only
+        for child in children:  # they check for their parent only every 5 s
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 

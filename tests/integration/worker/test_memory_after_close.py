@@ -1,6 +1,6 @@
 """A communicator frees its memory at its end, even if the user keeps its state, a future or an error.
 
-And without the garbage collector, which may not come for a long time.
+It does so without the garbage collector, which may not run for a long time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support.expected.hierarchical import be_launched
 from worker_plugin import ReductionState
 
 NUMEL = 300_000
-#: The longest time until memory is freed by itself, in seconds.
+#: Time limit for memory to be freed automatically, in seconds.
 WAIT_S = 10.0
 
 
@@ -25,20 +25,20 @@ WAIT_S = 10.0
 
 
 def large():
-    """Return all tensors that are as large as those that are reduced here, or larger."""
-    # Not isinstance: it asks an object for its __class__, which a proxy may raise at or run code for.
+    """Return all tensors that are at least as large as those reduced here."""
+    # Not isinstance: it reads an object's __class__, for which a proxy may raise or run code.
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    # Sparse ones, of other tests in this process, do not say how large they are.
+    # Sparse tensors, left by other tests in this process, do not report their size.
     return [one for one in tensors if one.layout == torch.strided and one.nbytes >= NUMEL]
 
 
 def others(*known):
-    """Return how many large tensors there are beside those that are known."""
+    """Return the number of large tensors that are not in `known`."""
     return sum(not any(one is other for other in known) for one in large())
 
 
 def settle(count):
-    """Poll a number that should become 0 by itself; return its last value."""
+    """Poll a number that should become 0 on its own; return its last value."""
     deadline = time.monotonic() + WAIT_S
     while (number := count()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -46,7 +46,7 @@ def settle(count):
 
 
 def after(rank, reducers, job, size, way):
-    """Use a communicator until its end; return how many of its tensors are left, and whether it is."""
+    """Use a communicator until its end; return the number of its remaining tensors, and whether it remains."""
     gc.collect()
     gc.disable()
     try:
@@ -59,7 +59,7 @@ def after(rank, reducers, job, size, way):
         tensors = [torch.ones(NUMEL) for _ in range(3)]
         rank.wait(state.all_reduce(tensors[0]))
         rank.tell("summed")
-        rank.hear()  # or a failing rank could be faster than this sum is with the others
+        rank.hear()  # otherwise a failing rank could be faster than this sum on the other ranks
         futures = WAYS[way](rank, state, tensors)
         state.close()
         rank.tell("closed")
@@ -81,14 +81,14 @@ def close(rank, state, tensors):
 
 
 def unacknowledged(rank, state, tensors):
-    """The last rank does not say that it holds the results: the others leave with contributions that it may need."""
+    """Keep the last rank from acknowledging results: the others leave with contributions that it may need."""
     if rank.number == rank.world_size - 1:
         state._communicator._driver._core.epochs.acknowledge = lambda: None
     return close(rank, state, tensors)
 
 
 def in_flight(rank, state, tensors):
-    """The last rank issues nothing; the others close."""
+    """Issue nothing on the last rank, and close the others."""
     if rank.number == rank.world_size - 1:
         rank.hear()
         return []
@@ -96,7 +96,7 @@ def in_flight(rank, state, tensors):
 
 
 def issue(state, tensors):
-    """Return the futures, of as many as can be issued before another rank ends the communicator."""
+    """Return the futures of the collectives that can be issued before another rank ends the communicator."""
     futures = []
     try:
         for tensor in tensors:
@@ -107,17 +107,17 @@ def issue(state, tensors):
 
 
 def failing(rank, state, tensors):
-    """The ranks disagree: an error that comes from reducers or neighbours."""
+    """Make the ranks disagree, which is an error reported by reducers or neighbours."""
     if rank.number == rank.world_size - 1:
         tensors = [tensor[:-1] for tensor in tensors]
     futures = issue(state, tensors[:1])
-    # Raised here, the error would have frames of this thread as well, and they have the state.
+    # Raised here, the error would also have this thread's frames, which hold the state.
     assert not settle(lambda: state.error is None)
     return futures
 
 
 def restart(rank, reducers, job):
-    """Return whether a state that was restarted still keeps the communicator that it had before."""
+    """Return whether a restarted state still keeps its previous communicator."""
     gc.disable()
     try:
         with rank.state(reducers, job) as state:
@@ -141,13 +141,13 @@ WAYS = {"close": close, "unacknowledged": unacknowledged, "in flight": in_flight
 )
 def test_nothing_is_held_any_more(ranks, reducers, job, size, way):
     n = 4 if size else 2
-    ranks.kill()  # what earlier tests have left in these processes, compiled code for one, is not looked at
+    ranks.kill()  # objects that earlier tests left in these processes, such as compiled code, must not count
     call = ranks.begin(n, after, reducers(2), job, size, way, group=size is not None)
     assert [call.hear(rank) for rank in range(n)] == ["summed"] * n
     for rank in range(n):
         call.tell(rank, "go on")
     if way == "in flight":
-        # A node's other ranks are in an exchange, which ends with the last one's connections.
+        # A node's other ranks are in an exchange, which ends when the last rank's connections do.
         assert [call.hear(rank) for rank in range(n - 1)] == ["closed"] * (n - 1)
         call.tell(n - 1, "go on")
     for left, is_left, error, _ in call.answers():

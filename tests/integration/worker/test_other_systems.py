@@ -1,4 +1,4 @@
-"""macOS has no affinity, no /proc, no /sys, and fewer socket options. The defaults must work without them."""
+"""macOS lacks affinity, /proc, /sys and some socket options. The defaults must work without them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ with ReductionState(sys.argv[1:] or None, join_timeout_s=60) as state:
 
 @pytest.fixture
 def less(tmp_path):
-    """Return a function that starts Python with less in its modules."""
+    """Return a function that starts Python with reduced modules."""
 
     def start(script, *arguments):
         path = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""What can happen to a world of elastic jobs: most of what can happen to any, and what only these can bear."""
+"""Faults of a world of elastic jobs: most of the faults of other jobs, and those that only elastic jobs survive."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _kill_worker(world: ElasticWorld, fault: Fault) -> None:
 
 
 def _kill_many(world: ElasticWorld, fault: Fault) -> None:
-    """Half of the workers that live, at once."""
+    """Kill half of the living workers at the same time."""
     job = _job(world, fault)
     for worker in job.living[fault.second % 2 :: 2]:
         job.kill(worker.rank)
 
 
 def _newcomers(world: ElasticWorld, fault: Fault) -> None:
-    """Some come, at once or one after the other, and most of them leave after some steps."""
+    """Start newcomers, together or one after another, most of which leave after a few steps."""
     job = _job(world, fault)
     count = 1 + fault.second % 12 if fault.much > 0.8 else 1 + fault.second % 3
     random = world.network.random
@@ -44,7 +44,7 @@ def _newcomers(world: ElasticWorld, fault: Fault) -> None:
 
 
 def _twin(world: ElasticWorld, fault: Fault) -> None:
-    """Another process has the rank of one that lives."""
+    """Start another process with the rank of a living one."""
     job = _job(world, fault)
     if job.living:
         rank = job.living[fault.second % len(job.living)].rank
@@ -53,7 +53,7 @@ def _twin(world: ElasticWorld, fault: Fault) -> None:
 
 
 def _ambush(world: ElasticWorld, fault: Fault) -> None:
-    """A worker dies, or loses a connection, in the moment in which newcomers are taken in."""
+    """Kill a worker, or break a connection, at the moment when newcomers are admitted."""
     kind = "kill worker" if fault.first % 3 else "reset"
     world.note("ambush", [], 0.0)
     world.ambushes["newcomers"].append(_striking(world, fault, kind, 0.05))
@@ -61,14 +61,14 @@ def _ambush(world: ElasticWorld, fault: Fault) -> None:
 
 
 def _half_summed(world: ElasticWorld, fault: Fault) -> None:
-    """One worker dies, or half of them, when somebody has a result that others may not have yet."""
+    """Kill a worker, or half of them, when one worker has a result that others may not have yet."""
     kind = "kill worker" if fault.first % 4 else "kill many"
     world.note("half summed", [], 0.0)
     world.ambushes["result"].append(_striking(world, fault, kind, 0.004))
 
 
 def _striking(world: ElasticWorld, fault: Fault, kind: str, within_s: float) -> Callable[[], None]:
-    """Return what makes a fault of another kind happen a moment later."""
+    """Return a function that makes a fault of the given kind happen a moment after its call."""
 
     def strike() -> None:
         at = world.network.clock.now + within_s * fault.much**2
@@ -78,7 +78,7 @@ def _striking(world: ElasticWorld, fault: Fault, kind: str, within_s: float) -> 
 
 
 def _stranger(world: ElasticWorld, fault: Fault) -> None:
-    """A worker with another model."""
+    """Start a worker with another model."""
     world.note("other model", [], 0.0)
     _job(world, fault).start_later(40 + fault.second % 3, 0.0, variant=1)
 

@@ -1,4 +1,4 @@
-"""An elastic job: its workers, and the supervisors that start them again when they end badly."""
+"""An elastic job: its workers, and the supervisors that restart them after a failure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from simulation.network import Network
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a job is like."""
+    """The parameters of a job."""
 
     name: str
-    #: How many begin.
+    #: Number of workers at the start.
     ranks: int
     steps: int
     think_s: float
 
 
 class ElasticJob:
-    """One job; it does for faults and the world what `simulation.job.Job` does.
+    """One job, which offers faults and the world what `simulation.job.Job` offers.
 
     Args:
         network: of the world.
-        random: of its settings.
-        shape: what it is like.
+        random: draws its settings.
+        shape: its parameters.
         reducers: their addresses.
-        record: takes what happens, for the checker.
+        record: receives what happens, for the checker.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class ElasticJob:
             min_workers=min(shape.ranks, random.choice([1, 1, 2])),
         )
         self.ranks: list[SimWorker] = []
-        #: Whether somebody has done all steps.
+        #: Whether a worker has done all steps.
         self._is_ending = False
-        #: Processes that start after a delay.
+        #: Number of processes that start after a delay.
         self._to_start = 0
 
     def start(self, delays_s: list[float]) -> None:
-        """Begin, each worker after its delay."""
+        """Start the job, each worker after its delay."""
         for rank, delay_s in enumerate(delays_s):
             self.start_later(rank, delay_s)
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody trains any more."""
+        """Whether no worker is training or about to start."""
         return not self._to_start and not any(worker.is_alive for worker in self.ranks)
 
     def host(self, rank: int) -> str:
@@ -70,12 +70,12 @@ class ElasticJob:
         return f"{self.shape.name}-{rank}"
 
     def member(self, rank: int) -> SimWorker | None:
-        """Return the process of a rank that lives."""
+        """Return the living process of a rank, or None."""
         return next((one for one in self.ranks if one.rank == rank and one.is_alive), None)
 
     @property
     def living(self) -> list[SimWorker]:
-        """All processes that live."""
+        """All living processes."""
         return [worker for worker in self.ranks if worker.is_alive]
 
     def start_later(
@@ -88,15 +88,15 @@ class ElasticJob:
         host: str | None = None,
         is_twin: bool = False,
     ) -> None:
-        """Start a process after a delay, unless its rank has one then.
+        """Start a process after a delay, unless its rank has a process by then.
 
         Args:
             rank: its rank.
             delay_s: in seconds.
-            variant: which model it has; all but 0 are errors of the script.
-            steps: after this many it leaves.
-            host: another one than that of the rank.
-            is_twin: whether it starts in any case.
+            variant: its model; every variant but 0 is an error of the script.
+            steps: number of steps after which it leaves.
+            host: its host, if not that of the rank.
+            is_twin: whether it starts even if its rank has a process.
         """
         self._to_start += 1
 
@@ -119,7 +119,7 @@ class ElasticJob:
         self.network.clock.at(self.network.clock.now + delay_s, start)
 
     def kill(self, rank: int) -> None:
-        """End a rank's process, as SIGKILL does; its supervisor starts another one."""
+        """End a rank's process as SIGKILL does; its supervisor starts another one."""
         worker = self.member(rank)
         if worker is not None:
             worker.record("killed")
@@ -134,5 +134,5 @@ class ElasticJob:
             self.start_later(worker.rank, 0.1 + 2 * self.network.random.random())
 
     def where(self) -> str:
-        """Return how far all are, for a run that does not end."""
+        """Return how far all workers are, for a run that does not end."""
         return str([(worker.name, worker.step, len(worker.threads)) for worker in self.living])

@@ -15,7 +15,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def __init__(self, process: Program) -> None:
         self._process = process
-        #: Those that have not ended, in the order in which they began.
+        #: Tasks that have not ended, in the order of their start.
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
     def time(self) -> float:
@@ -68,6 +68,6 @@ class Loop(asyncio.AbstractEventLoop):
         """Drop all tasks, as the end of a process does."""
         for task in list(self.tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(RuntimeError):  # it wants to wait for something once more
+            with contextlib.suppress(RuntimeError):  # the coroutine awaits something while it is closed
                 task.get_coro().close()  # type: ignore[union-attr]
         self.tasks.clear()

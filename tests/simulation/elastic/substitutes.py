@@ -1,4 +1,4 @@
-"""What stands for time, threads, randomness, names and the network in the product while workers are simulated."""
+"""Substitutes for the product's time, threads, randomness, names and network while workers are simulated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TIME = SimpleNamespace(monotonic=threads.now, sleep=threads.sleep)
 
 
 class _Future(torch.futures.Future):
-    """A future of torch for which a simulated thread may wait. It is completed once."""
+    """A torch future on which a simulated thread may wait. It may be completed only once."""
 
     def set_result(self, result: Any) -> None:  # `set_exception` calls it too
         if self.done():
@@ -63,7 +63,7 @@ def _random_bytes(count: int) -> bytes:
 
 
 class _Open:
-    """Communicators of this process that are open."""
+    """The open communicators of the current process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -80,7 +80,7 @@ class _Discovery(threads.Thread):
 
 
 class _HostFolder:
-    """`/dev/shm` of each host."""
+    """A `/dev/shm` for each host."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -156,13 +156,13 @@ def _nothing(*_: object) -> None:
 
 @contextlib.contextmanager
 def simulated() -> Iterator[None]:
-    """Have the product's modules use what is simulated."""
+    """Replace names in the product's modules by their simulated substitutes."""
     folder = Path(tempfile.mkdtemp(prefix="simulation-"))
     before: list[tuple[Any, str, Any]] = []
     try:
         for module, names in _names(folder):
             for name, value in names.items():
-                if hasattr(module, name):  # not all of them need all that blocks
+                if hasattr(module, name):  # not every module uses all the blocking names
                     before.append((module, name, getattr(module, name)))
                     setattr(module, name, value)
         yield

@@ -1,4 +1,4 @@
-"""Elastic jobs under simulated faults: the same seeds each time, what they have found, and new ones."""
+"""Elastic jobs under simulated faults: fixed seeds, seeds that once found an error, and new ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from simulation.faults import Fault
 from simulation.shorter import shortest
 from simulation.world import Outcome
 
-#: For how many seconds new runs are begun.
+#: Seconds during which new runs are started.
 NEW_S = 8.0
 
 
 @pytest.fixture(autouse=True)
 def no_log() -> Iterator[None]:
-    """Nobody reads what all these workers log."""
+    """Suppress the workers' logs, which nobody reads."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -30,11 +30,11 @@ def assert_right(outcome: Outcome) -> None:
     assert not outcome.violations, f"{shown}, after {shortest(outcome, simulate)}"
 
 
-#: Runs that were wrong once; docs/decisions/simulation.md tells what they have found.
+#: Runs that failed in the past; docs/decisions/simulation.md describes what they found.
 FOUND = [
     (504, ""),
     (9001, "kill reducer,kill worker,silent reducer,drain"),
-    pytest.param(500003, "", marks=pytest.mark.full),  # as long as ten others
+    pytest.param(500003, "", marks=pytest.mark.full),  # takes as long as ten others
     (8000048, ""),
     (7000212, ""),
 ]
@@ -58,7 +58,7 @@ def test_a_seed_is_one_run() -> None:
 
 
 def test_a_worker_dies_and_another_one_comes() -> None:
-    """The least that there is to see: the others go on, and the newcomers have their state."""
+    """Check the simplest case: the other workers continue, and the newcomer has their state."""
     plan = [Fault(1.0, "kill worker", 0, 1, 0.5), Fault(3.0, "newcomers", 0, 0, 0.5)]
     outcome = simulate(6, plan)
     assert_right(outcome)
@@ -67,7 +67,7 @@ def test_a_worker_dies_and_another_one_comes() -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])  # three reducers and one
 def test_a_worker_dies_that_no_reducer_sees(seed: int) -> None:
-    """All reducers die with it: only the process that is started in its place tells the others."""
+    """Kill all reducers with the worker, so that only its replacement process tells the others."""
     at = 40.0
     dead = [Fault(at + number / 1000, "kill reducer", number, 0, 0.5) for number in range(3)]
     outcome = simulate(seed, [*dead, Fault(at + 0.01, "kill worker", 0, 1, 0.2)])

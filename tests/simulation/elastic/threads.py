@@ -1,10 +1,10 @@
-"""Processes with threads in simulated time, for code of the product that blocks.
+"""Processes with threads in simulated time, for blocking code of the product.
 
-A simulated thread has an operating system's thread of its own, but only one of all runs at a time: whoever blocks
-hands the baton back to the world, which goes on with the next event of its clock. So a run depends on nothing but its
-seed. Threads change over where one of them blocks, and sometimes where one takes a lock.
+A simulated thread has its own operating system thread, but only one of them runs at a time. A thread that blocks hands
+control back to the world, which continues with the next event of its clock. So a run depends only on its seed. Threads
+switch where one of them blocks, and sometimes where one takes a lock.
 
-`here` says who runs.
+`here` holds the running process and thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from simulation.elastic.loop import Loop
 from simulation.network import Network, Process
 
-#: How long after a thread was woken it runs, at most, in seconds; and how often one that takes a lock lets others run.
+#: Longest delay of a woken thread, in seconds, and how often a thread that takes a lock lets others run.
 WAKE_S, YIELDS = 1e-4, 0.02
 
 
 class Wrong(AssertionError):
-    """The code does what must not be."""
+    """The code did something forbidden."""
 
 
 class Killed(BaseException):
@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 class _Here:
-    """Who runs."""
+    """The running process and thread."""
 
     process: Program
     thread: Thread | None = None
@@ -48,15 +48,15 @@ class Program(Process):
         super().__init__(network, host)
         self.threads: list[Thread] = []
         self.loop = Loop(self)
-        #: Errors that no code of the product has caught.
+        #: Errors that the product's code did not catch.
         self.failures: list[str] = []
 
     def take(self, what: Callable[[], None]) -> None:
-        """Do something on the thread of the event loop as soon as the process runs."""
+        """Run `what` on the thread of the event loop as soon as the process is not frozen."""
         super().take(partial(self.enter, what))
 
     def enter(self, what: Callable[[], None]) -> None:
-        """Do something as this process."""
+        """Run `what` as this process."""
         if not self.is_alive:
             return
         before = getattr(here, "process", self)
@@ -69,11 +69,11 @@ class Program(Process):
             here.process = before
 
     def start(self, target: Callable[[], None]) -> None:
-        """Run something on a new thread."""
+        """Run `target` on a new thread."""
         self.enter(lambda: Thread(target).start())
 
     def kill(self) -> None:
-        """End it at once, and all of its threads."""
+        """End the process and all of its threads immediately."""
         super().kill()
         before, here.process = getattr(here, "process", self), self
         for thread in list(self.threads):
@@ -83,7 +83,7 @@ class Program(Process):
 
 
 class Thread:
-    """Stands for `threading.Thread`."""
+    """A substitute for `threading.Thread`."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Thread:
         self._go, self._back = _thread.allocate_lock(), _thread.allocate_lock()
         self._go.acquire()
         self._back.acquire()
-        #: How many locks it holds.
+        #: Number of locks that it holds.
         self.held = 0
-        #: Which pause it is in; whoever wakes it must name that.
+        #: Number of its current pause; a waker only ends the pause whose number it has.
         self._pause = 0
         self._was_woken = False
         self._joining: list[Callable[[], None]] = []
@@ -134,22 +134,22 @@ class Thread:
         self._back.release()
 
     def resume(self) -> None:
-        """Let it run until it blocks; for the world."""
+        """Let the thread run until it blocks; called by the world."""
         if self.is_over:
             return
         before, here.thread = here.thread, self
         self._go.release()
         try:
             self._back.acquire()
-        finally:  # pytest-timeout may have ended this, and the next world begins with no thread
+        finally:  # pytest-timeout may have ended the run, and the next world starts without a thread
             here.thread = before
 
     def waker(self) -> Callable[[], None]:
-        """Return what ends the next pause of this thread, for any thread."""
+        """Return a function that ends the next pause of this thread; any thread may call it."""
         return partial(self._wake, self._pause + 1, True)
 
     def pause(self, seconds: float | None) -> bool:
-        """Block; return whether a waker has ended that, and not the time."""
+        """Block; return whether a waker ended the pause, and not the timeout."""
         if not self.process.is_alive:
             raise Killed
         self._pause += 1
@@ -175,14 +175,14 @@ class Thread:
 
 
 def running() -> Thread:
-    """Return the thread that runs, which wants to block."""
+    """Return the running thread, which wants to block."""
     if here.thread is None:
         raise Wrong("the thread of an event loop blocks")
     return here.thread
 
 
 class Lock:
-    """Stands for `threading.RLock` and `threading.Lock`."""
+    """A substitute for `threading.RLock` and `threading.Lock`."""
 
     def __init__(self) -> None:
         self._owner: Thread | None = None
@@ -206,7 +206,7 @@ class Lock:
 
 
 class Condition:
-    """Stands for `threading.Condition`."""
+    """A substitute for `threading.Condition`."""
 
     def __init__(self, lock: Lock | None = None) -> None:
         self._lock = lock or Lock()
@@ -247,7 +247,7 @@ class Condition:
 
 
 class Event:
-    """Stands for `threading.Event`."""
+    """A substitute for `threading.Event`."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -269,7 +269,7 @@ class Event:
 
 
 class SimpleQueue:
-    """Stands for `queue.SimpleQueue`."""
+    """A substitute for `queue.SimpleQueue`."""
 
     def __class_getitem__(cls, _: object) -> type[SimpleQueue]:
         return cls
@@ -289,10 +289,10 @@ class SimpleQueue:
 
 
 def now() -> float:
-    """Stands for `time.monotonic`."""
+    """Replace `time.monotonic`."""
     return here.process.network.clock.now
 
 
 def sleep(seconds: float) -> None:
-    """Stands for `time.sleep`."""
+    """Replace `time.sleep`."""
     running().pause(seconds)

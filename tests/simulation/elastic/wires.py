@@ -1,4 +1,4 @@
-"""The network as the product's worker and reducer see it: links of a communicator, and calls of the lobby."""
+"""The network as the product's worker and reducer see it: links of a communicator, and lobby calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reducer.transports.turns import Turns
 
 
 class Links:
-    """Stands for `worker_plugin.transports.links.Links`."""
+    """A substitute for `worker_plugin.transports.links.Links`."""
 
     def __init__(self, transport: str, memory: object = None) -> None:
         self.transport, self.access = transport, OPEN
@@ -54,7 +54,7 @@ class Links:
             end.send(frame)
 
     def push(self, link: int, push: Push, destination: object) -> None:
-        # What was sent does not change any more, as with TCP.
+        # A payload in flight no longer changes, as with TCP.
         self.send(link, replace(push, payload=memoryview(bytes(push.payload))))
 
     def shut(self, link: int) -> None:
@@ -62,13 +62,13 @@ class Links:
             end.close()
 
     def forget(self, link: int) -> None:
-        """`shut` follows."""
+        """Do nothing: `shut` follows."""
 
     def divert(self, link: int) -> None:
-        """Results are received nowhere but in frames."""
+        """Do nothing: results are only received in frames."""
 
     def pace(self, link: int, bytes_per_s: int) -> None:
-        """The network is fast enough for all."""
+        """Do nothing: the network is fast enough for all."""
 
     def sent(self) -> dict[int, Any]:
         return {}
@@ -82,11 +82,11 @@ class Links:
 
 
 class _Ended:
-    """Comes after the last message of a call."""
+    """The end of a call, after its last message."""
 
 
 class _Messages:
-    """What one end of a connection hears, for a coroutine."""
+    """The messages that one end of a connection receives, for a coroutine."""
 
     def __init__(self, end: End) -> None:
         self.end = end
@@ -103,7 +103,7 @@ class _Messages:
 
 
 class Endpoint:
-    """Stands for `GrpcEndpoint`, for calls of the lobby."""
+    """A substitute for `GrpcEndpoint`, for lobby calls."""
 
     def __init__(self, address: str, access: Access) -> None:
         self.address, self.access = address, access
@@ -125,7 +125,7 @@ class Endpoint:
         return self._error or ReducerUnavailable(str(details))
 
     async def close(self) -> None:
-        """Its calls have ended."""
+        """Do nothing: its calls have ended."""
 
 
 class _Call(_Messages):
@@ -157,7 +157,7 @@ class _Call(_Messages):
 
 
 class _Context(_Messages):
-    """Of a call at a reducer."""
+    """The context of a call at a reducer."""
 
     def invocation_metadata(self) -> tuple[()]:
         return ()
@@ -166,7 +166,7 @@ class _Context(_Messages):
         return self.end.peer.process.host
 
     async def send_initial_metadata(self, _: object) -> None:
-        """Nobody looks at it."""
+        """Do nothing: no test looks at the metadata."""
 
 
 #: The reducer and the end of the call that is being served.
@@ -174,7 +174,7 @@ _CALL: ContextVar[tuple[SimReducer, End]] = ContextVar("call")
 
 
 class Life:
-    """Stands for `lives.Life`, for calls of the lobby."""
+    """A substitute for `lives.Life`, for lobby calls."""
 
     def __init__(self, peer: str, port: int) -> None:
         self._reducer, self._end = _CALL.get()
@@ -192,12 +192,12 @@ class LobbyReducer(SimReducer, Program):
         self._calls = LobbyCalls(self.engine, None, turns, lambda context, error: context.end.send(error))
 
     def _accept(self, end: End) -> None:
-        """Find out by the first frame of a connection what it is for."""
+        """Determine the purpose of a connection from its first frame."""
         taken: list[SimpleNamespace] = []
 
         def on_frame(frame: object) -> None:
             if not taken:
-                # Whoever takes the connection sets what follows for frames and its end.
+                # The code that takes over the connection sets its handlers for frames and its end.
                 taken.append(SimpleNamespace())
                 if isinstance(frame, bytes):
                     self._hear(end)
@@ -214,7 +214,7 @@ class LobbyReducer(SimReducer, Program):
         end.on_frame, end.on_lost = on_frame, on_lost
 
     def _hear(self, end: End) -> None:
-        """Serve a call of the lobby; gRPC cancels it when the worker has gone."""
+        """Serve a lobby call; like gRPC, cancel it when the worker disconnects."""
         context = _Context(end)
         _CALL.set((self, end))
         task = asyncio.get_running_loop().create_task(self._calls.serve(None, context))

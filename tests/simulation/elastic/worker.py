@@ -1,4 +1,4 @@
-"""A worker of an elastic job: the real communicator with a small training, on simulated threads."""
+"""A worker of an elastic job: the real communicator with a small training loop, on simulated threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker_plugin.elastic.steps import Steps
 from worker_plugin.elastic.worker import Elastic
 from worker_plugin.tensors.encoding import ParameterSlice
 
-#: What is reduced in each step, beside the gradients.
+#: Reduced in each step in addition to the gradients.
 _EXTRA = ((DType.BFLOAT16, torch.bfloat16, ReduceOp.SUM, 700), (DType.INT64, torch.int64, ReduceOp.MAX, 3))
 
 
@@ -29,15 +29,15 @@ class SimWorker(Program):
     """One life of a worker's process.
 
     Args:
-        network: it is on.
+        network: its network.
         host: its name.
         config: of the communicator.
-        steps: of the whole training.
-        leaves_after: it takes part in this many of their steps.
-        think_s: mean seconds of computing in each.
-        record: takes what happens, for the checker.
-        on_end: called when the process has ended by itself, with whether that was an error.
-        variant: which model it has; another one than the others' is an error of the script.
+        steps: number of steps of the whole training.
+        leaves_after: number of steps in which it takes part.
+        think_s: mean computing time of a step, in seconds.
+        record: receives what happens, for the checker.
+        on_end: called when the process has ended on its own, with whether that was an error.
+        variant: its model; one that differs from the other workers' is an error of the script.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SimWorker(Program):
         self.start(self._run)
 
     def record(self, what: str, **fields: object) -> None:
-        """Record what happens to this worker."""
+        """Record an event of this worker."""
         if self.is_alive:
             self._tell(what, job=self.config.job, worker=self.name, **fields)
 
@@ -76,7 +76,7 @@ class SimWorker(Program):
         )
 
     def _run(self) -> None:
-        # Each process begins with other values, so that it shows who has kept its own.
+        # Each process starts with different values, so that a process that kept its own would be noticed.
         first = f"{self.host} at {self.network.clock.now}"
         model = _Model(self.variant, first)
         worker = Elastic(self.config, describe(model))
@@ -90,7 +90,7 @@ class SimWorker(Program):
             self.record("failed", error=type(error).__name__, text=str(error))
         else:
             self.record("over", step=self.step)
-        worker.close()  # as at the end of every process
+        worker.close()  # as every process does at its end
         clock = self.network.clock
         clock.at(clock.now, lambda: self._end(error is not None))
 
@@ -132,7 +132,7 @@ class SimWorker(Program):
             done += 1
 
     def _reduce(self, worker: Elastic, model: torch.nn.Module) -> list[torch.Tensor]:
-        """Reduce what this step needs; return the gradients."""
+        """Reduce the tensors of this step; return the gradients."""
         shapes = [
             (DType.FLOAT32, torch.float32, ReduceOp.AVG, parameter.numel())
             for parameter in model.parameters()
@@ -191,7 +191,7 @@ def _digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: obj
 
 
 def random_config(random: Random, **fields: object) -> PluginConfig:
-    """Return settings, of which some are drawn."""
+    """Return settings, some of which are drawn at random."""
     chunk = random.choice([None, 1024, 4096])
     return PluginConfig(
         chunk_bytes=chunk,

@@ -1,4 +1,4 @@
-"""A world of elastic jobs. One seed is one run."""
+"""A world of elastic jobs. The seed determines the run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from simulation.network import Network, Process
 from simulation.servers import Server
 from simulation.world import FAULTS_S, Outcome, Record, World
 
-#: Of each reducer: generations that end are there for some seconds beside the next ones, with up to 30 workers each.
+#: Memory of each reducer: ending generations overlap with the next ones for some seconds, with up to 30 workers each.
 MEMORY_BYTES = 1 << 30
-#: How long after the last change a reducer may know of more than the generation that trains, in seconds.
+#: Seconds after the last change during which a reducer may know of generations besides the one that trains.
 CHANGE_S = 20.0
 
 
 class ElasticWorld(World):
-    """Everything of one run; see `World`."""
+    """The whole of one run; see `World`."""
 
     jobs: list[ElasticJob]
     judge = staticmethod(violations)
-    # A reducer may be frozen for 15 s, and forgets who has gone 10 s later.
+    # A reducer may be frozen for 15 s, and forgets disconnected workers 10 s later.
     SETTLE_S = 30.0
 
     def __init__(self, seed: int, plan: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> None:
@@ -37,7 +37,7 @@ class ElasticWorld(World):
         self.seed = seed
         self.network = Network(Random(f"{seed}/network"))
         self.history: list[Record] = []
-        #: What happens as soon as workers change to a generation with newcomers, or one has a result.
+        #: Called as soon as workers change to a generation with newcomers, or one of them has a result.
         self.ambushes: dict[str, list[Callable[[], None]]] = {"newcomers": [], "result": []}
         self._is_colocated = False
         self._mbits = ()
@@ -67,20 +67,20 @@ class ElasticWorld(World):
         return ElasticJob(self.network, random, shape, self.named(), self.record)
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault happen."""
+        """Make a fault happen."""
         if not self.is_calm:
             faults.KINDS[fault.kind](self, fault)
 
     def record(self, what: str, **fields: Any) -> None:
         super().record(what, **fields)
-        if what not in ("issued", "result", "state"):  # all else but progress of the training
+        if what not in ("issued", "result", "state"):  # everything except progress of the training
             self._changed_at = self.network.clock.now
         moment = "newcomers" if what == "joined" and fields["newcomers"] else what
         if self.ambushes.get(moment):
             self.ambushes[moment].pop()()
 
     def _check_settled(self) -> None:
-        """Record what generations and transfers have left at reducers, once nothing has changed for a while."""
+        """Record the remains of generations and transfers at reducers once nothing has changed for a while."""
         now = self.network.clock.now
         self.network.clock.at(now + 0.5, self._check_settled)
         is_quiet = now > max(self._changed_at, self._faulty_until) + CHANGE_S

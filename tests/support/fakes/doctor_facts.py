@@ -45,7 +45,7 @@ def reducer(number: int, **changes: Any) -> Reducer:
 
 
 def worker(rank: int, count: int = 2, **changes: Any) -> Worker:
-    """Return a rank that sees `count` reducers. `changes` apply to the worker; `host` is a dict of changes to its host."""
+    """Return a rank that sees `count` reducers. `changes` are the worker's; `host` is a dict of changes to its host."""
     there = [reducer(number) for number in range(count)]
     host = replace(HOST, name=f"host-{rank}", **changes.pop("host", {}))
     healthy = Worker(

@@ -18,5 +18,5 @@ def loop():
     yield loop
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
-    loop.run_until_complete(asyncio.sleep(0))  # queued work still runs: an abandoned coroutine raises a warning
+    loop.run_until_complete(asyncio.sleep(0))  # queued work still runs; else it warns
     loop.close()

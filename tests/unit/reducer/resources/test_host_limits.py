@@ -38,7 +38,7 @@ def affinity(monkeypatch):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a function that writes files below a root and returns it. Memory is 64 GiB unless a file says otherwise."""
+    """Return a function that writes files below a root and returns it. Memory is 64 GiB unless a file differs."""
 
     def make(files):
         for name, text in ({"proc/meminfo": f"MemTotal: {64 << 20} kB\nMemFree: 1 kB\n"} | files).items():

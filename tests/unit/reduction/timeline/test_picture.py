@@ -1,4 +1,4 @@
-"""The picture of a trace: which rows and bars it has, and which part of the trace it shows."""
+"""The picture of a trace: its rows and bars, and the part of the trace that it shows."""
 
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
@@ -11,12 +11,12 @@ from reduction.timeline.clocks import offsets
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 from unit.reduction.timeline.records import record, span
 
-#: The namespace of its elements.
+#: The XML namespace of the picture's elements.
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Drawn(NamedTuple):
-    """What a picture has: titles of rows, what bars say, texts of the axis, and where rows are."""
+    """Contents of a picture: titles of rows, texts of bars and of the axis, and positions of rows."""
 
     titles: list[str]
     bars: list[str]

@@ -1,7 +1,7 @@
 """One suite for every `ReducerEndpoint`: the engine in process, and each transport's client against its server.
 
-A test is a coroutine that gets `place`, a reducer that workers can be opened to. It runs on uvloop, as in
-production, and the timeout is a guard against hangs only.
+A test is a coroutine that receives `place`, a reducer to which workers can be opened. It runs on uvloop, as in
+production, and the timeout only guards against hangs.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from conformance.places import ArenaPlace, GrpcPlace, Place, SharedArenaPlace, S
 
 HANG_S = 30.0
 
-#: One loop for all tests: grpc.aio's poller, of which a process has one, still has events of a loop that is closed.
+#: One loop for all tests: a process has one grpc.aio poller, which still has events of a loop that is closed.
 RUNNER = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
@@ -59,7 +59,7 @@ def pytest_unconfigure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a coroutine test, between the start and the stop of its place if it has one."""
+    """Run a coroutine test, after starting its place and before stopping it, if it has one."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}

@@ -2,9 +2,9 @@
 
     reducers(k)                addresses of k reducers that all tests share; checked after every test
     reducer                    the first of them
-    serve(*options)            a reducer of this test's own
+    serve(*options)            a reducer of this test only
     ranks.run(n, function)     call function(rank, ...) in n processes that all tests share (rank_main.py)
-    fresh_ranks()              rank processes of this test's own, to be killed
+    fresh_ranks()              rank processes of this test only, to be killed
     plane                      runs the test once over TCP, once over gRPC, once with shared memory
 
 Nothing here waits without a deadline, and nothing is left behind.
@@ -88,7 +88,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Reducer]]:
 def _shared_ranks(
     tmp_path_factory: pytest.TempPathFactory, _shared_reducers: list[Reducer]
 ) -> Iterator[Ranks]:
-    # After the reducers, so that the ranks are gone before those are asked to drain.
+    # After the reducers, so that the ranks have exited before the reducers are asked to drain.
     ranks = Ranks(tmp_path_factory.mktemp("ranks"))
     yield ranks
     ranks.stop()
@@ -120,9 +120,9 @@ def fresh_ranks(tmp_path: Path) -> Iterator[Callable[[], Ranks]]:
 
 @pytest.fixture(params=["tcp", "grpc", "auto"], ids=["tcp", "grpc", "shared"])
 def plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have all ranks use one data plane and no other; a test that asks for it runs once over each.
+    """Make all ranks use one data plane and no other; a test that requests it runs once over each.
 
-    With "auto" ranks and reducers share memory, since they are on one host.
+    With "auto", ranks and reducers share memory, because they are on one host.
     """
     monkeypatch.setattr(Ranks, "plane", request.param)
     return request.param
@@ -157,9 +157,9 @@ def child_environment() -> Callable[..., dict[str, str]]:
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    """Return a function that finds a port for a reducer that comes and goes.
+    """Return a function that finds a port for a reducer that is restarted.
 
-    Below the ports that the kernel gives to outgoing connections: those may take one while its owner is away.
+    Below the ports that the kernel gives to outgoing connections, which may take one while its owner is away.
     """
 
     def find() -> int:
@@ -173,7 +173,7 @@ def free_port() -> Callable[[], int]:
 
 @functools.cache
 def _own_ports() -> Iterator[int]:
-    """Return ports in any order, each once, that no other process of pytest-xdist returns: of up to 16."""
+    """Return up to 16 ports in any order, each once, that no other process of pytest-xdist returns."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = list(range(20_000 + number, 32_000, 16))
     random.shuffle(ports)

@@ -1,4 +1,4 @@
-"""Three replicas with torchft, of which one is killed and comes back: torchft_script.py ALGORITHM KILL.
+"""Three replicas with torchft, one of which is killed and comes back: torchft_script.py ALGORITHM KILL.
 
 ALGORITHM is ddp, local (LocalSGD) or diloco; KILL is 0 or 1. Compares
 the weights of all replicas after every step, and prints how long the others took from the kill to

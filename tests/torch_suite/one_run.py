@@ -4,7 +4,7 @@ as-is     as for any backend that torch does not know: what is written for Gloo 
 on-cpu    also what is written for Gloo (every group asks for "gloo" and gets the backend) and for GPUs
           (on the CPU instead, see `on_cpu.py`)
 
-`python -m tests.torch_suite.one_run WAY BACKEND WORLD_SIZE PATTERN OUT.json`, in a process of its own:
+`python -m tests.torch_suite.one_run WAY BACKEND WORLD_SIZE PATTERN OUT.json`, in a separate process:
 the tests read the environment when they are imported. Every test forks its ranks.
 """
 

@@ -1,4 +1,4 @@
-"""Elastic jobs on separate hosts, whose links are cut temporarily, permanently, or so that the network is partitioned."""
+"""Elastic jobs on separate hosts, whose links are cut temporarily, permanently, or so as to partition the network."""
 
 from __future__ import annotations
 

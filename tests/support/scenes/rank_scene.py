@@ -137,7 +137,7 @@ class Scene:
         """Notify the core that no collective beyond the first `issued` ones will follow."""
         return self.handle(Leave(issued), now)
 
-    # ---- several at once ----
+    # ---- several events in one call ----
 
     def meet(self):
         """Dial, complete all handshakes and see every rank; return the last actions."""

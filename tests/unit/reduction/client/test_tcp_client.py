@@ -11,7 +11,7 @@ OFFER = Welcome(b"R" * 16, 4096, 50052, b"K" * 32)
 
 
 class Call:
-    """Stands for the gRPC call, and for the endpoint that opens it."""
+    """Stands in for the gRPC call, and for the endpoint that opens it."""
 
     def __init__(self):
         self.sent = []

@@ -62,7 +62,7 @@ def test_the_middle_is_shown_unless_a_window_is_given():
     assert seqs(bars) == list(range(17, 17 + picture.SHOWN))
     assert axis[0] == "55 s"
     assert seqs(drawn(records, since=29.5, until=33.5).bars) == [10, 11]
-    # As wide as the middle.
+    # Both windows are as wide as the middle one.
     assert seqs(drawn(records, since=29.5).bars) == list(range(10, 16))
     assert seqs(drawn(records, until=11.9).bars) == list(range(4))
 

@@ -11,7 +11,7 @@ from reduction.timeline.stragglers import Straggler, straggler, waited_for
         ({0: 9, 3: 11}, {0: 0.1, 3: 1.4}, 4, None),  # nearly as often as another one
         ({0: 6, 1: 14}, {0: 0.1, 1: 1.4}, 2, None),  # with two ranks, one is always last
         ({0: 3, 3: 7}, {0: 0.1, 3: 1.4}, 4, None),  # too few
-        ({3: 20}, {3: 0.001}, 4, None),  # nobody waits
+        ({3: 20}, {3: 0.001}, 4, None),  # no rank waits
         ({0: 20}, {0: 5.0}, 1, None),
     ],
 )

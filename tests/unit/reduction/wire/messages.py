@@ -41,7 +41,7 @@ U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
 SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
-#: What can be printed.
+#: Printable characters.
 VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 HOSTS = st.text(VISIBLE, max_size=60)
 NAMES = st.text(VISIBLE, min_size=1, max_size=50)

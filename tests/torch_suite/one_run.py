@@ -1,7 +1,7 @@
 """Runs torch's tests once, on one backend, in one of two ways; the results go to a JSON file.
 
-as-is     as for any backend that torch does not know: what is written for Gloo or NCCL is skipped
-on-cpu    also what is written for Gloo (every group asks for "gloo" and gets the backend) and for GPUs
+as-is     as for any backend unknown to torch: tests written for Gloo or NCCL are skipped
+on-cpu    also tests written for Gloo (every group asks for "gloo" and gets the backend) and for GPUs
           (on the CPU instead, see `on_cpu.py`)
 
 `python -m tests.torch_suite.one_run WAY BACKEND WORLD_SIZE PATTERN OUT.json`, in a separate process:

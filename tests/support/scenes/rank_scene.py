@@ -149,7 +149,7 @@ class Scene:
         return actions
 
     def enter(self, number=1, **changes):
-        """Take rank 0's configuration, as another rank does."""
+        """Receive rank 0's configuration, as another rank does."""
         configuration = epoch(number, **{"reducers": self.reducers} | changes)
         return self.receive(self.reducers[0], Configure(configuration))
 

@@ -21,7 +21,7 @@ DOCUMENTS = [
 
 #: A file with one of our own files' endings, and any folders written before it.
 _FILE = re.compile(r"(?<![\w/.:*<-])(?:[\w-]+/)*[\w-]+\.(?:py|pyi|proto|sh|svg|yml)\b(?![\w/*-])")
-#: A folder of a package or of the tests, as in `worker_plugin/core/`.
+#: A folder of a package or of the tests, such as `worker_plugin/core/`.
 _FOLDER = re.compile(r"`((?:proto/|reducer/|worker_plugin/|tests/|benchmarks/|docs/|examples/)[\w/-]*)`")
 _MODULE = re.compile(
     r"(?<![\w./-])(?:reduction|reducer|worker_plugin|benchmarks)(?:\.(?!pem|key)[A-Za-z_]\w*)+(?![\w/(])"

@@ -326,7 +326,7 @@ def test_another_rank_leaves_it_with_rank_0s_configuration():
 
 
 def test_a_reducer_that_was_left_is_dialled_again():
-    # It may be there again, as another process.
+    # The drained reducer may return as another process.
     scene = Scene(rank=1).run()
     scene.receive("b", Configure(epoch(2, "b")))
     scene.peers("a", "PP", draining=True, now=1.0)

@@ -1,4 +1,4 @@
-"""Texts that several errors and log lines share."""
+"""Text that several errors and log lines share."""
 
 from worker_plugin.core.link import Link
 from worker_plugin.core.words import reducers_text

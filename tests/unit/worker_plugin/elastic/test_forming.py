@@ -76,7 +76,7 @@ def test_a_worker_knows_since_when_it_hears_a_reducer(make):
 
 
 class Waiting:
-    """A communicator whose other workers never come."""
+    """A communicator whose other workers never join."""
 
     def __init__(self):
         self.is_abandoned = threading.Event()

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import settings
 from reduction.log_limit import LINES
 
-# A busy machine is no failure; what hangs is ended by pytest-timeout.
+# A busy machine is no failure; pytest-timeout ends tests that hang.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 # Benchmarks are only tried here: TRIED in benchmarks/lab/ranks.py, a module that takes a second to import.
 os.environ["BENCHMARK_IS_TRIED"] = "1"
 
-# A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that: in
-# tests they would reach nobody.
+# A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and children inherit that, so
+# these signals would reach no process in tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
@@ -37,5 +37,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _fresh_lines() -> None:
-    """Let no line of the log be left out because tests before this one have caused it."""
+    """Forget log lines of earlier tests, so that none is left out as a repetition."""
     LINES.close()

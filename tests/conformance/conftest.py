@@ -1,7 +1,7 @@
-"""Run one suite against every `ReducerEndpoint`: the engine in process, and each transport's client and server.
+"""One suite for every `ReducerEndpoint`: the engine in process, and each transport's client against its server.
 
-A test is a coroutine that takes `place`, a reducer to which workers can open streams. It runs on uvloop, as in
-production. The timeout only guards against hangs.
+A test is a coroutine that receives `place`, a reducer to which workers can be opened. It runs on uvloop, as in
+production, and the timeout only guards against hangs.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from conformance.places import ArenaPlace, GrpcPlace, Place, SharedArenaPlace, S
 
 HANG_S = 30.0
 
-#: One loop for all tests: a process has one grpc.aio poller, which keeps events of loops that are already closed.
+#: One loop for all tests: a process has one grpc.aio poller, which still has events of a loop that is closed.
 RUNNER = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
@@ -59,7 +59,7 @@ def pytest_unconfigure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a coroutine test, starting its place before and stopping it afterwards, if it has one."""
+    """Run a coroutine test, after starting its place and before stopping it, if it has one."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}

@@ -1,4 +1,4 @@
-"""`deploy/compose/compose.yaml`: against the schema of compose, and against what its services understand."""
+"""`deploy/compose/compose.yaml`: against the compose schema, and against what its services accept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_schema_of_compose() -> None:
 
 
 def test_workers_on_this_machine_reach_every_port(services: dict) -> None:
-    """A worker goes to the data port that the reducer names, so a port has the same number outside."""
+    """A worker connects to the data port that the reducer advertises, so a port has the same number outside."""
     published = []
     for name in ("reducer-1", "reducer-2"):
         settings = checked_settings(services[name]["command"])

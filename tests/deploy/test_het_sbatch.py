@@ -1,4 +1,4 @@
-"""`deploy/slurm/het.sbatch`: what it starts, with and without TLS, and a run on a Slurm of four nodes."""
+"""`deploy/slurm/het.sbatch`: the steps that it starts, with and without TLS, and a run on a Slurm of four nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ lacks = missing()
 on_slurm = pytest.mark.skipif(lacks is not None, reason=f"a Slurm needs {lacks}")
 pytestmark = pytest.mark.timeout(400)
 
-#: In place of `scontrol` and `srun`: the nodes, and what a step of component 1 was started with.
+#: Stand-ins for `scontrol` and `srun`: they give the nodes, and record how a step of component 1 was started.
 STUBS = {
     "scontrol": "printf 'gpu-1\\ngpu-2\\n'",
     "srun": '[ "$1" != --het-group=1 ] || { shift 2; printf "%s\\n" "$@" >words; env >variables; }',
@@ -38,14 +38,14 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """The script in a folder of its own, with a pause that a test can wait for."""
+    """Return the script in its own folder, with a pause that a test can wait for."""
     copy = tmp_path / SCRIPT.name
     copy.write_text(SCRIPT.read_text().replace("--exit-after-job 30", "--exit-after-job 1"))
     return copy
 
 
 def commands() -> dict[str, str]:
-    """The variables that lead a job to this environment's `reducer` and `torchrun`."""
+    """Return the variables that point a job to this environment's `reducer` and `torchrun`."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": f"{ROOT}:{ROOT}/proto",
@@ -79,7 +79,7 @@ def test_reducers_start_with_what_the_folder_of_secrets_has(tmp_path: Path, is_s
 
 
 def made_as_in_security(folder: Path, *names: str) -> None:
-    """Write the files that SECURITY.md makes; the reducers have these names."""
+    """Create the files as in SECURITY.md; the reducers have these names."""
     authority = Authority(folder)
     for name, identities in (("reducer", names or ("cpu-1",)), ("worker", ("worker",))):
         files = authority.files(*identities)

@@ -1,7 +1,7 @@
-"""`deploy/docker/Dockerfile`: built by buildah, and run by the kernel as a container runtime would run it.
+"""`deploy/docker/Dockerfile`: built by buildah, and run by the kernel like under a container runtime.
 
-The base is a Debian that mmdebstrap makes, without what Debian's slim images leave out. It is kept in buildah's store,
-and so are the layers. Building takes minutes.
+The base is a Debian built by mmdebstrap, without the parts that Debian's slim images omit. It is kept in buildah's
+store, and so are the layers. Building takes minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOCKERFILE = DEPLOY / "docker/Dockerfile"
 BASE, IMAGE = "localhost/reduction-server-base", "localhost/reduction-server-test"
 TOOLS = ("buildah", "mmdebstrap", "unshare", "setpriv", "chroot")
 BUILD_S = 900
-#: More would mean that something came along, such as torch or what pip has cached.
+#: More would mean that something was included by mistake, such as torch or pip's cache.
 SIZE_MAX_MB = 350
 
 absent = [name for name in TOOLS if shutil.which(name) is None]
@@ -34,7 +34,7 @@ needs_builder = pytest.mark.skipif(
     bool(absent) or os.geteuid() != 0, reason=f"{', '.join(absent) or 'root'} missing"
 )
 
-#: Runs "$@" as the only process of a container: $1 is the root, mounted for reading only, and $2 the user.
+#: Runs "$@" as the only process of a container: $1 is the root, mounted read-only, and $2 the user.
 CONTAINER = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount -t proc proc "$1/proc" &&
 mount --bind /dev "$1/dev" && root=$1 user=$2 && shift 2 && exec chroot --userspec="$user" "$root" "$@"
@@ -64,7 +64,7 @@ def make_base(folder: Path) -> None:
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """Return the mounts that bring this machine's own authority for certificates to the pip of the build."""
+    """Return the mounts that give the build's pip this machine's own certificate authority."""
     authority = Path(os.environ.get("PIP_CERT") or "/etc/ssl/certs/ca-certificates.crt")
     settings = folder / "pip.conf"
     settings.write_text("[global]\ncert = /run/authority.pem\n")
@@ -89,7 +89,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def config(image: str) -> dict[str, Any]:
-    """What the image says of itself."""
+    """The image's configuration."""
     inspected: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", image))
     return inspected["OCIv1"]["config"]
 
@@ -114,7 +114,7 @@ def command_of(config: dict[str, Any], root: Path, *words: str, **variables: str
 
 
 def first_process(outer: subprocess.Popen[str]) -> int:
-    """Return the number, out here, of the container's process 1."""
+    """Return the process number, outside, of the container's process 1."""
     [child] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
     return int(child)
 
@@ -164,7 +164,7 @@ def test_the_image_is_small(root: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.timeout(BUILD_S)
 @needs_builder
 def test_the_container_sums_and_drains(config: dict[str, Any], root: Path, tmp_path: Path) -> None:
-    """As user 65532 on a file system that it cannot write; SIGTERM moves the job to the other reducer."""
+    """It runs as user 65532 on a read-only file system; SIGTERM moves the job to the other reducer."""
     log = tmp_path / "container.log"
     command = command_of(config, root, REDUCER_BIND="127.0.0.1:0", REDUCER_PROCESSES="1")
     other = Reducer(tmp_path)

@@ -1,4 +1,4 @@
-"""`deploy/kubernetes`: against Kubernetes' own schemas, and against what `reducer serve` and workers understand."""
+"""`deploy/kubernetes`: against Kubernetes' own schemas, and against what `reducer serve` and workers accept."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_selectors_find_the_pods() -> None:
 
 
 def selectors_of(value: Any, where: str = "") -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the labels that each selector of pods in a document wants, with its place there."""
+    """Yield the labels that each pod selector in a document requires, with its path in the document."""
     for key, each in value.items() if isinstance(value, dict) else enumerate(value):
         if key in ("selector", "podSelector", "labelSelector"):
             assert "matchExpressions" not in each, "this test cannot evaluate them"
@@ -103,9 +103,9 @@ def selectors_of(value: Any, where: str = "") -> Iterator[tuple[str, dict[str, s
 
 
 def pods_of(document: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the labels of each kind of pod that a document makes, with those that its controllers add."""
+    """Yield the labels of each kind of pod that a document creates, including those added by its controllers."""
     kind, name, spec = document["kind"], document["metadata"]["name"], document["spec"]
-    if kind == "ClusterTrainingRuntime":  # a TrainJob makes a JobSet of its own name
+    if kind == "ClusterTrainingRuntime":  # a TrainJob creates a JobSet with its own name
         yield from pods_of({"kind": "JobSet", "metadata": {"name": "any"}, "spec": spec["template"]["spec"]})
     for job in spec.get("replicatedJobs", ()) if kind == "JobSet" else ():
         made = {
@@ -125,7 +125,7 @@ def pods_of(document: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 def test_selectors_find_only_their_own_pods_with_all_manifests_in_one_namespace() -> None:
     folder = DEPLOY / "kubernetes"
-    # What belongs together: the files of a folder, or a file by itself.
+    # Groups that belong together: the files of a folder, or a single file.
     everything = [
         (path.parent.name if path.parent != folder else path.name, document)
         for path in sorted(folder.rglob("*.yaml"))
@@ -198,7 +198,7 @@ def test_with_tls_the_reducer_has_a_certificate_beside_the_tokens(tmp_path: Any)
     assert patch["target"] == {"kind": stateful_set["kind"], "name": stateful_set["metadata"]["name"]}
     [operation] = yaml.safe_load(patch["patch"])
     [container] = stateful_set["spec"]["template"]["spec"]["containers"]
-    # It would replace what is there.
+    # It would replace the existing value.
     assert "env" not in container
     assert operation["path"] == "/spec/template/spec/containers/0/env"
     mounted = container["volumeMounts"][0]["mountPath"]
@@ -219,7 +219,7 @@ def test_with_tls_the_reducer_has_a_certificate_beside_the_tokens(tmp_path: Any)
     ],
 )
 def test_jobsets_are_what_the_models_know(path: str, kind: str, tmp_path: Any) -> None:
-    """A model drops what it does not know, so a document that comes back whole has known fields only."""
+    """A model drops unknown fields, so a document that comes back unchanged has only known ones."""
     [document] = documents(path)
     back = in_tools(ROUND_TRIP, "kubeflow_trainer_api", given=[kind, document])
     assert without_default_protocols(back) == document
@@ -258,7 +258,7 @@ def test_the_models_drop_what_they_do_not_know() -> None:
 
 
 def _complete(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a Job's spec with what Trainer adds to it."""
+    """Return a Job's spec with the fields that Trainer adds."""
     spec: dict[str, Any] = json.loads(json.dumps(job["template"]["spec"]))
     spec["template"]["spec"].setdefault("restartPolicy", "Never")
     return spec

@@ -1,4 +1,4 @@
-"""Reducers as `deploy/` starts them, found by the names that Kubernetes, Vertex AI and SageMaker give them."""
+"""Reducers as `deploy/` starts them, found by the names that Kubernetes, Vertex AI and SageMaker assign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.processes.children import environment
 from support.processes.summing import Summing
 
 lacks = missing()
-# A busy machine is no failure: each of these starts half a dozen processes, two of them with torch.
+# A busy machine is no failure. Each of these tests starts half a dozen processes, two of them with torch.
 pytestmark = [pytest.mark.skipif(lacks is not None, reason=f"{lacks}"), pytest.mark.timeout(300)]
 
 DOMAIN = "training.svc.cluster.local"
@@ -26,7 +26,7 @@ SEARCH = (DOMAIN, "svc.cluster.local", "cluster.local")
 
 
 class Pods:
-    """Reducers at addresses 127.0.1.N of a place, as an artefact's words start them there."""
+    """Reducers at addresses 127.0.1.N of a place, started there with an artefact's command."""
 
     def __init__(self, names: Names, words: list[str], folder: Path, **variables: str) -> None:
         self._names, self._words, self._variables = names, words, variables
@@ -35,7 +35,7 @@ class Pods:
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, address: str) -> None:
-        """Start one. All share this machine, so each has an address for its own, and one process."""
+        """Start one. All share this machine, so each has its own address and runs one process."""
         words = [word.replace("0.0.0.0", address) for word in self._words if "--processes" not in word]
         command = [*self._names.prefix, sys.executable, "-m", "reducer", *words, "--processes=1"]
         process, _ = self._cleanup.enter_context(serving(command, self._log, environment(**self._variables)))
@@ -46,7 +46,7 @@ class Pods:
         self._running.pop(address).wait()
 
     def stop(self) -> None:
-        """Drain all; each must end with 0."""
+        """Drain all; each must exit with 0."""
         for process in self._running.values():
             process.terminate()
         assert [process.wait(30) for process in self._running.values()] == [0] * len(self._running), (
@@ -61,7 +61,7 @@ class Pods:
 
 
 def jobs_at(names: Names, address: str, *options: str) -> list[dict[str, Any]]:
-    """Return the jobs that a reducer has, none if it does not answer."""
+    """Return a reducer's jobs, or none if it does not answer."""
     command = [*names.prefix, sys.executable, "-m", "reducer", "status", "--json", *options, address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     if done.returncode:
@@ -108,7 +108,7 @@ def test_a_pod_of_the_stateful_set_comes_back_at_another_address(tmp_path: Path)
 
 @pytest.fixture
 def vertex(tmp_path: Path) -> Iterator[tuple[Names, dict[str, str]]]:
-    """The replicas of deploy/vertex/job.yaml, two per pool at most, and their CLUSTER_SPEC."""
+    """Return the replicas of deploy/vertex/job.yaml, at most two per pool, and their CLUSTER_SPEC."""
     [job] = documents("vertex/job.yaml")
     pools = {
         f"workerpool{pool}": [
@@ -144,7 +144,7 @@ def test_the_reducers_of_the_vertex_job(vertex: tuple[Names, dict[str, str]], tm
 
 @pytest.mark.full
 def test_the_reducers_of_the_sagemaker_job(tmp_path: Path) -> None:
-    """Their group has the name that workers look for; the document is as SageMaker writes it for these groups."""
+    """Their group has the name that workers look for. The document is in SageMaker's format for these groups."""
     request = in_tools(SAGEMAKER, "sagemaker.train")
     environ = request["environment"]
     assert environ["REDUCER_EXIT_AFTER_JOB"] == "30"
@@ -180,11 +180,11 @@ def test_the_reducers_of_the_sagemaker_job(tmp_path: Path) -> None:
             assert (
                 "2 reducers (algo-3:50051, algo-4:50051; from SageMaker's resourceconfig.json)" in ranks.log
             )
-        # Nobody stops them: they end with the job, or SageMaker would wait for ever.
+        # Nothing stops them. They end with the job, because SageMaker would otherwise wait forever.
         assert [process.wait(30) for process in running] == [0, 0]
 
 
-#: Builds the request of deploy/sagemaker/submit.py without AWS: the session is a stand-in, the rest the SDK's own.
+#: Builds the request of deploy/sagemaker/submit.py without AWS: the session is a stand-in, the rest is the SDK's own.
 SAGEMAKER = """
 import json, sys, tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/deploying.md: whatever it shows stands in a file of `deploy/`, which other tests run or check."""
+"""docs/deploying.md: everything it shows is in a file of `deploy/`, which other tests run or check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = ROOT / "docs/deploying.md"
 
 
 def lines_of(text: str) -> set[str]:
-    """Return the lines without indentation and the marks of comments."""
+    """Return the lines without indentation and comment marks."""
     return {line.strip().removeprefix("#").strip() for line in text.splitlines()}
 
 

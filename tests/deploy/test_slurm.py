@@ -1,4 +1,4 @@
-"""A real Slurm: a heterogeneous job of two hosts with reducers and two with workers, which trains."""
+"""A real Slurm: a heterogeneous job with two reducer hosts and two worker hosts, which trains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slurm() -> Iterator[Slurm]:
 
 
 def submit(slurm: Slurm, name: str, script: str) -> tuple[int, str]:
-    """Run a batch script to its end; return its exit code and what its steps said."""
+    """Run a batch script to its end; return its exit code and its steps' output."""
     path = slurm.folder / f"{name}.sbatch"
     path.write_text(script)
     return slurm.batch(
@@ -54,7 +54,7 @@ srun --het-group=0,1 reducer run --cluster slurm:1:50051 --insecure --exit-after
     assert sorted(rank for rank, _, _ in found) == ["0", "1"], said
     [(hooks, _)] = {(hooks, weights) for _, hooks, weights in found}
     assert hooks == "['reduction_hook']"
-    # Each host has as many processes as it has cores.
+    # Each host has one process per core.
     assert re.search(r"2 ranks, \d+ reducers? \(cpu-red01:50051, .*from REDUCTION_REDUCERS\)", said), said
     assert "cpu-red02:50051" in said
     for index in range(2):

@@ -1,4 +1,4 @@
-"""`deploy/systemd`: what systemd itself says of the unit, and the reducer's system calls against its filter."""
+"""`deploy/systemd`: systemd's own verdict on the unit, and the reducer's system calls against its filter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.processes.children import environment
 
 UNIT = DEPLOY / "systemd/reducer.service"
 DROP_IN = DEPLOY / "systemd/reducer.service.d/token.conf"
-#: systemd rates from 0, a service that may do nothing, to 10.
+#: systemd's scale runs from 0, a service that may do nothing, to 10.
 EXPOSURE_MAX = 2.0
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is missing")
@@ -25,7 +25,7 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """The unit and its drop-in, with this environment's `reducer`."""
+    """Return the unit and its drop-in, with this environment's `reducer`."""
     reducer = Path(sys.executable).with_name("reducer")
     (tmp_path / UNIT.name).write_text(UNIT.read_text().replace("/opt/reducer/bin/reducer", str(reducer)))
     shutil.copytree(DROP_IN.parent, tmp_path / DROP_IN.parent.name)

@@ -1,4 +1,4 @@
-"""`deploy/vertex`: what Google's own library makes of the job and of the script, without a network."""
+"""`deploy/vertex`: the job and script as parsed by Google's own library, without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from google.protobuf import json_format
 document = json.load(sys.stdin)
 print(json.dumps(json_format.MessageToDict(json_format.ParseDict(document, CustomJobSpec.pb()()))))
 """
-#: What the SDK would send for the script; only the call itself is left out.
+#: The SDK's request for the script, without the actual call.
 SUBMIT = """
 import json, sys
 from unittest import mock

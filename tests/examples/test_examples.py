@@ -1,4 +1,4 @@
-"""Every script in examples/ runs as its own text says."""
+"""Every script in examples/ runs as its own text describes."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
 
 
 def run_on_three(serve, name, *arguments):  # noqa: F811
-    """Run an example on three ranks; return what it says."""
+    """Run an example on three ranks; return its output."""
     command = [*torchrun(3), str(EXAMPLES / name), *arguments]
     variables = environment(REDUCTION_REDUCERS=serve().address)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
@@ -198,7 +198,7 @@ def run_on_three(serve, name, *arguments):  # noqa: F811
 def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
     said = run_on_three(serve, "drift.py", "--flip-in", str(flip_in), "--steps", "35")
     if flip_in:
-        # The least possible: torchrun's ranks write unbuffered, so that two of their lines may come as one.
+        # A minimal pattern, because torchrun's ranks write unbuffered, and two of their lines may be merged.
         ended = re.findall(
             r"rank \d ends in step 31: .*?ranks 2 do not have the weights of ranks 0, 1: 2.weight", said
         )

@@ -1,6 +1,6 @@
-"""The ladder: every rung trains on real shards, reducers change no bit, and a checkpoint serves all rungs.
+"""The ladder: every rung trains on real shards, reducers change no bit, and a checkpoint works for all rungs.
 
-Needs what examples/ladder needs; `make test-integrations` installs it into an environment of its own.
+Needs the dependencies of examples/ladder; `make test-integrations` installs them into a separate environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 RANKS = {"one": 1, "dataparallel": 1, "ddp": 2, "reducers": 2, "hsdp": 4}
 SHARDS, IMAGES, BATCH, EPOCHS = 4, 16, 16, 3
-#: Prints a digest of each image that a rank of two reads in an epoch.
+#: Prints a digest of each image that one of two ranks reads in an epoch.
 READ = """
 import hashlib, sys
 from shards import batches
@@ -51,7 +51,7 @@ def run(*words, **variables):
 
 
 def train(shards, out, rung, epochs=EPOCHS, *more):
-    """Return the loss of each step on rank 0, from the first epoch on, and what was logged."""
+    """Return rank 0's loss of each step, from the first epoch on, and the log."""
     launcher = "-m torch.distributed.run --standalone --nproc-per-node".split()
     words = [] if RANKS[rung] == 1 else [*launcher, str(RANKS[rung])]
     words += [str(LADDER / "train.py"), str(shards), "--rung", rung, "--out", str(out), *more]
@@ -75,7 +75,7 @@ def losses_in(out, epochs):
 
 @pytest.fixture(scope="module")
 def unbroken(shards, tmp_path_factory):
-    """Return a function that returns the losses of a rung without an interruption, and its log."""
+    """Return a function that returns the losses of a rung without interruption, and its log."""
     return functools.cache(lambda rung: train(shards, tmp_path_factory.mktemp(rung), rung))
 
 

@@ -1,4 +1,4 @@
-"""Faults in real processes: the harness of the integration tests, and ways to a reducer that can be broken.
+"""Faults in real processes: the harness of the integration tests, and breakable paths to a reducer.
 
 detour(reducer)   a way to that reducer through relays, for the rank that meets the fault
 faulty_reducer()  a reducer that detours can lead to
@@ -29,34 +29,34 @@ from support.processes.reducers import Reducer
 
 
 class Detour:
-    """A way to one reducer, over another loopback address: both its ports lead through relays."""
+    """A path to one reducer over another loopback address; both its ports lead through relays."""
 
     def __init__(self, reducer: Reducer, data_port: int, host: str) -> None:
         self.calls = FaultyRelay(reducer.port, host)
-        # The reducer offers the number of its data port, and the worker uses the host that it has dialled.
+        # The reducer advertises the number of its data port, and the worker uses the host that it has dialled.
         self.data = FaultyRelay(data_port, host, data_port)
         self.address = f"{host}:{self.calls.port}"
 
     def set(self, *, up: Fault = NO_FAULT, down: Fault = NO_FAULT) -> None:
-        """Have these faults on both ports; `up` is to the reducer."""
+        """Set these faults on both ports; `up` is to the reducer."""
         self.calls.set(up=up, down=down)
         self.data.set(up=up, down=down)
 
     def reset(self) -> None:
-        """Reset all connections, with what is held; new ones have no fault."""
+        """Reset all connections, including held bytes; new ones have no fault."""
         for relay in (self.calls, self.data):
             relay.reset()
             relay.set()
 
     def cut(self) -> None:
-        """Reset all connections, and take no more."""
+        """Reset all connections, and accept no more."""
         self.calls.cut()
         self.data.cut()
 
 
 @pytest.fixture
 def faulty_reducer(serve, free_port) -> Callable[[], tuple[Reducer, int]]:  # noqa: F811
-    """Return a function that starts a reducer; it gives the reducer and its data port."""
+    """Return a function that starts a reducer and returns it with its data port."""
 
     def start() -> tuple[Reducer, int]:
         data_port = free_port()
@@ -80,7 +80,7 @@ def detour() -> Iterator[Callable[[tuple[Reducer, int]], Detour]]:
 
 @pytest.fixture
 def stopped() -> Iterator[Callable[[int], None]]:
-    """Return a function that stops a process; it goes on when the test is over, at the latest."""
+    """Return a function that stops a process; it continues at the end of the test at the latest."""
     pids: list[int] = []
 
     def stop(pid: int) -> None:

@@ -1,16 +1,16 @@
-"""The promised time until an error, and how late this machine wakes threads. Tests allow for both."""
+"""The promised time until an error, and this machine's delay in waking threads. Tests allow for both."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-#: From the death of a rank to the error on every survivor, in seconds. docs/failures.md promises it.
+#: Time from the death of a rank to the error on every survivor, in seconds, as promised by docs/failures.md.
 PROMISED_S = 2.0
 
 
 class Lateness:
-    """Measures how much later than asked this machine wakes a thread, at worst. No promise can be kept more exactly."""
+    """Measures this machine's worst delay in waking a thread. No promise can be kept more exactly."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0

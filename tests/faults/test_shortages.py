@@ -1,9 +1,9 @@
-"""A process that runs out of something: sums go on without it, or an error names it, and nobody else is blamed.
+"""A process that runs out of a resource: sums continue without it, or an error names it, and no one else is blamed.
 
 Where memory cannot be shared, payloads are sent. Where there is no memory at all, the job ends with
-ResourceExhausted on all ranks, and the next job of the same processes is as good as any. Nothing here uses
-/dev/shm or locks memory, so a full tmpfs and RLIMIT_MEMLOCK mean nothing. RLIMIT_NPROC does not bind root:
-threads that cannot be started are simulated.
+ResourceExhausted on all ranks, and the next job of the same processes works normally. Nothing here uses
+/dev/shm or locks memory, so a full tmpfs and RLIMIT_MEMLOCK are irrelevant. RLIMIT_NPROC does not bind root,
+so threads that cannot be started are simulated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reduction.errors import ResourceExhausted
 from support.processes.ranks import Ranks
 from support.processes.shortages import forbid_memory_files, limit, limited, mapped_bytes, no_descriptors
 
-#: Elements of a collective that has a region of its own.
+#: Elements of a collective with its own region.
 NUMEL = 300_000
-#: Elements of a collective that is larger than all memory that a process is left.
+#: Elements of a collective that exceeds all the memory left to a process.
 LARGE = 16 << 20
-#: Bytes of memory that a reducer is left.
+#: Bytes of memory left to a reducer.
 LEFT_BYTES = 16 << 20
 
 
@@ -38,7 +38,7 @@ def planes_of(state):
 
 
 def issue_and_check(rank, state, count):
-    """Sums of several sizes at once, which are right."""
+    """Check sums of several sizes that are in flight together."""
     inputs = [rank.values(rank.number, (NUMEL + step,), step=step) for step in range(count)]
     futures = [state.all_reduce(tensor) for tensor in inputs]
     for step, (future, tensor) in enumerate(zip(futures, inputs, strict=True)):
@@ -47,7 +47,7 @@ def issue_and_check(rank, state, count):
 
 
 def sums(rank, reducers, job, with_io_process=(), count=3):
-    """Return the planes that the sums took, or nothing if they took an I/O process."""
+    """Return the planes that the sums used, or nothing if they used an I/O process."""
     io_process = rank.number in with_io_process
     with rank.state(reducers, job, io_process=io_process) as state:
         issue_and_check(rank, state, count)
@@ -81,7 +81,7 @@ def sums_without_memory_files(rank, reducers, job):
 
 
 def sums_of_a_short_io_process(rank, reducers, job):
-    """It cannot take what the rank shares, from the second sum on."""
+    """Sum while, from the second sum on, the I/O process cannot accept what the rank shares."""
     with rank.state(reducers, job, io_process=not rank.number) as state:
         rank.round(state)
         if not rank.number:
@@ -91,7 +91,7 @@ def sums_of_a_short_io_process(rank, reducers, job):
 
 
 def error_without_memory(rank, reducers, job, io_process):
-    """Only rank 0 has too little."""
+    """Return the error when only rank 0 has too little memory."""
     tensor = torch.ones(LARGE)
     with rank.state(reducers, job, io_process=io_process and not rank.number) as state:
         rank.round(state)
@@ -103,7 +103,7 @@ def error_without_memory(rank, reducers, job, io_process):
 
 
 def error_of_results_without_memory(rank, reducers, job):
-    """Rank 0 has no memory for what it receives; rank 1 has got the first sum, perhaps."""
+    """Rank 0 has no memory for received results; rank 1 may have received the first sum."""
 
     def refuse(*_):
         raise MemoryError
@@ -120,7 +120,7 @@ def error_of_results_without_memory(rank, reducers, job):
 
 
 def sums_at_a_short_reducer(rank, reducers, job, numel, count):
-    """The test takes something from the reducer between the sums."""
+    """Sum while the test takes resources from the reducer between the sums."""
     with rank.state(reducers, job) as state:
         rank.round(state)
         rank.tell("begun")
@@ -131,7 +131,7 @@ def sums_at_a_short_reducer(rank, reducers, job, numel, count):
 
 
 def errors_without_threads(rank, reducers, job, name):
-    """One kind of thread cannot be started."""
+    """Return the errors when one kind of thread cannot be started."""
     start = threading.Thread.start
 
     def refuse(thread):
@@ -159,7 +159,7 @@ def maps_and_status(rank, reducers, job):
 
 @pytest.fixture(scope="module")
 def poor_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Return ranks of this module's own, which never get back what they have lost."""
+    """Yield ranks used only by this module, which never recover the resources they lost."""
     made = Ranks(tmp_path_factory.mktemp("poor"))
     yield made
     made.stop()
@@ -173,7 +173,7 @@ def assert_short(error, remedy, who=""):
 
 @pytest.mark.parametrize("io_process", [False, True])
 def test_a_worker_without_memory_ends_its_job_and_not_the_next_one(poor_ranks, reducers, job, io_process):
-    """It comes first: after many sums a process may have free memory in its heap, which no limit takes back."""
+    """This test is first: after many sums a process may have free memory in its heap, which no limit takes back."""
     own, other = poor_ranks.run(2, error_without_memory, reducers(1), job, io_process, group=False)
     assert_short(own, "ulimit -v")
     assert_short(other, "ulimit -v", "rank 0")
@@ -198,7 +198,7 @@ def test_workers_that_may_make_no_memory_files(poor_ranks, reducers, job):
 
 
 def test_workers_that_may_write_no_large_files(ranks, reducers, job):
-    """The limit holds for memory files as well; SIGXFSZ, which comes with the error, is ignored by Python."""
+    """The limit also applies to memory files. Python ignores SIGXFSZ, which accompanies the error."""
     ranks.run(2, sums_with_small_files, reducers(1), job, group=False)
 
 
@@ -227,7 +227,7 @@ def test_a_worker_without_threads_says_so(ranks, reducers, job, name):
 
 @pytest.mark.parametrize("what", [resource.RLIMIT_NOFILE, resource.RLIMIT_AS])
 def test_a_reducer_that_cannot_map_what_workers_share(ranks, serve, job, what):
-    """It has descriptors, or memory, for chunks and not for a region of 64 MiB or a few of 1 MiB."""
+    """It has descriptors or memory for chunks, but not for a region of 64 MiB or a few of 1 MiB."""
     reducer = serve()
     sizes = (LARGE, 1) if what == resource.RLIMIT_AS else (NUMEL, 4)
     call = ranks.begin(2, sums_at_a_short_reducer, [reducer.address], job, *sizes, group=False)
@@ -238,7 +238,7 @@ def test_a_reducer_that_cannot_map_what_workers_share(ranks, serve, job, what):
         limit(reducer.pid, what, len(os.listdir(f"/proc/{reducer.pid}/fd")) + 1)
     for index in range(2):
         call.tell(index, "go on")
-    assert ["tcp"] in call.answers()  # one that ends its stream may leave enough for the other
+    assert ["tcp"] in call.answers()  # a rank that ends its stream may leave enough for the other
     assert "cannot be mapped" in reducer.log.text or "could not be received" in reducer.log.text
     assert ranks.run(2, sums, [reducer.address], job, group=False) == [["tcp"]] * 2
 

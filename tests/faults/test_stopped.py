@@ -1,4 +1,4 @@
-"""Processes that are stopped, for a while or for good: nobody hears from them, and their sockets stay open."""
+"""Processes that are stopped, temporarily or permanently: they send nothing, and their sockets stay open."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from support.processes.children import state_of
 from support.processes.reducers import status_of
 from support.training.checked import train_until_told
 
-#: Longer than a worker waits for a reducer's answer to a ping; nobody may take a rank for lost by then.
+#: Longer than a worker waits for a reducer's answer to a ping; no rank may be considered lost by then.
 STOPPED_S = 8.0
 #: Long tests run over TCP by default: stopped processes are noticed on the gRPC call, which both planes have.
 TCP_OR_FULL = ["tcp", pytest.param("grpc", marks=pytest.mark.full)]
 
 
 def be_loaded(_rank):
-    """Do nothing: when all have answered, all processes have loaded torch and this module."""
+    """Do nothing. When all have answered, all processes have loaded torch and this module."""
 
 
 def sum_until_error(rank, reducers, job, settings):
-    """Check one sum after the other; return the error that ends it, when that sum began, and when it ended."""
+    """Check sums one after the other; return the error that ends them, and when that sum began and ended."""
     with rank.state(reducers, job, **settings) as state:
         for step in range(5):
             rank.round(state, 10_000, step)
@@ -41,7 +41,7 @@ def sum_until_error(rank, reducers, job, settings):
 
 
 def received_bytes(address):
-    """Return what the one job on a reducer has pushed there in all its epochs, and its epoch."""
+    """Return the bytes that a reducer's one job has pushed in all its epochs, and its epoch."""
     [job] = status_of(address)["jobs"] or [{"received_bytes": 0, "epoch": 0}]
     return job["received_bytes"], job["epoch"]
 
@@ -54,7 +54,7 @@ def test_a_stopped_reducer_is_left_and_taken_in_again_when_it_goes_on(ranks, ser
     call.hear(0)
     stopped(stops.pid)
     steps = call.hear(0)
-    while call.hear(0) < steps + 30:  # without it: the trainers check every gradient
+    while call.hear(0) < steps + 30:  # without it, because the trainers check every gradient
         pass
     assert state_of(stops.pid) == "T"
     _, epoch = received_bytes(stays.address)
@@ -81,7 +81,7 @@ def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job
     call.hear(0)
     pid = ranks.processes[victim].process.pid
     stopped(pid)
-    time.sleep(STOPPED_S)  # what is tested, not what is waited for
+    time.sleep(STOPPED_S)  # the subject of the test, not a wait for a condition
     assert not call.is_done
     os.kill(pid, signal.SIGCONT)
     steps = call.hear(0)
@@ -93,7 +93,7 @@ def test_a_worker_that_was_stopped_for_a_while_is_only_late(ranks, reducers, job
 
 
 def sum_many(rank, reducers, job, rounds):
-    """Check many sums; tell after a few."""
+    """Check many sums; report after a few."""
     with rank.state(reducers, job) as state:
         for step in range(rounds):
             rank.round(state, 10_000, step)
@@ -104,13 +104,13 @@ def sum_many(rank, reducers, job, rounds):
 
 @pytest.mark.parametrize(("victim", "speaker"), [(0, 1), (2, 0)])
 def test_a_worker_that_is_stopped_is_named(fresh_ranks, serve, job, stopped, victim, speaker):
-    """On the lowest rank that waits, and in the log of the reducer."""
+    """The warning is on the lowest rank that waits, and in the log of the reducer."""
     reducer, ranks = serve(), fresh_ranks()
     call = ranks.begin(3, sum_many, [reducer.address], job, 500, group=False)
     assert [call.hear(rank) for rank in range(3)] == ["running"] * 3
     pid = ranks.processes[victim].process.pid
     stopped(pid)
-    time.sleep(STOPPED_S)  # what is tested, not what is waited for
+    time.sleep(STOPPED_S)  # the subject of the test, not a wait for a condition
     os.kill(pid, signal.SIGCONT)
     call.answers()
     name = f"rank {victim} ({socket.gethostname()})"
@@ -123,7 +123,7 @@ def test_a_worker_that_is_stopped_is_named(fresh_ranks, serve, job, stopped, vic
 @pytest.mark.usefixtures("plane")
 def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers, job, stopped):
     settings = {"timeout_s": 4.0, "stall_warn_s": 1.0}
-    # A process that has yet to load torch may come later to the first sum than `timeout_s` allows.
+    # A process that has not loaded torch yet may reach the first sum later than `timeout_s` allows.
     ranks.run(3, be_loaded, group=False)
     call = ranks.begin(3, sum_until_error, reducers(2), job, settings, group=False)
     assert [call.hear(rank) for rank in range(3)] == ["running"] * 3
@@ -136,11 +136,11 @@ def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers,
         1
     )  # it hears of it, or notices first how late it is, and then has read no names
     assert type(error) is CollectiveTimeout
-    # The time-out counts from the first push of the rank that notices it. The other rank may have pushed later.
+    # The timeout starts at the first push of the rank that notices it. The other rank may have pushed later.
     first_began = min(began for _, began, _ in answers)
     for error, _, ended in answers:
         assert type(error) is CollectiveTimeout
-        # How many chunks depends on the grid that rank 0 has chosen by then.
+        # The number of chunks depends on the grid that rank 0 has chosen by then.
         assert re.search(r"is not done after \d s, \d+ of \d+ chunks are missing at ", str(error))
         assert f"rank 1 ({socket.gethostname()}) is late by " in str(error)
         assert ended - first_began >= settings["timeout_s"]

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 which = sys.argv[1]
 if which == "backend":
-    dist.init_process_group("reduction")  # on a CPU Accelerate keeps a group that is there
+    dist.init_process_group("reduction")  # on a CPU Accelerate keeps an existing group
 accelerator = Accelerator(cpu=True)
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 8)

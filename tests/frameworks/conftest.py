@@ -1,6 +1,6 @@
-"""Trainings with other people's frameworks; each test is skipped where its library is not installed.
+"""Training runs with third-party frameworks; each test is skipped if its library is not installed.
 
-`make test-integrations` installs them all into an environment of their own, and runs these tests.
+`make test-integrations` installs them all into a separate environment, and runs these tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reducer(tmp_path: Path) -> Iterator[Reducer]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that runs a script of this folder, by torchrun or alone, and returns what it printed."""
+    """Return a function that runs a script of this folder, with torchrun or alone, and returns its output."""
 
     def run(name: str, *arguments: str, ranks: int = 2, **variables: str) -> str:
         path = str(Path(__file__).with_name(name))

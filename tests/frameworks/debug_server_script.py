@@ -1,4 +1,4 @@
-"""Two ranks with torch's debug server; rank 1 does not take part in the last collective until rank 0 has seen that.
+"""Two ranks with torch's debug server; rank 1 joins the last collective only after rank 0 has seen it missing.
 
 Rank 0 prints the page before and after.
 """

@@ -2,8 +2,8 @@
 
     lightning_skips_script.py skips | plain
 
-Prints the weights. Of the batches of "skips", one overflows, and one has a gradient that the callback finds too large.
-"plain" has neither, and the loss scale that the overflow leaves.
+Prints the weights. One of the batches of "skips" overflows, and one has a gradient that the callback finds too large.
+"plain" has neither, but has the loss scale that the overflow leaves.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Tasks of Ray sum through a pool of reducers that another driver has started: ray_pool_script.py."""
+"""Ray tasks sum through a pool of reducers that another driver has started: ray_pool_script.py."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def total(rank: int, path: str) -> float:
 
 def main() -> None:
     ray.init(num_cpus=4, log_to_driver=False)
-    # A driver of its own, which is gone when the training starts.
+    # A separate driver, which has exited when the training starts.
     starter = f"import ray; ray.init(address={ray.get_runtime_context().gcs_address!r}); " + (
         "from worker_plugin.integrations.ray import start_pool; "
         f"print('started', *start_pool('night', 2, token={TOKEN!r}))"

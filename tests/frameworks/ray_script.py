@@ -1,4 +1,4 @@
-"""Train with Ray Train on a cluster of several raylets in one machine: ray_script.py hook|reduction|kill.
+"""Train with Ray Train on a cluster of several raylets on one machine: ray_script.py hook|reduction|kill.
 
 Two trainer nodes and two CPU nodes, which get the reducers. With "kill" one reducer's actor is killed in
 the middle. Prints the weights, the backend and where the reducers ran.
@@ -54,7 +54,7 @@ def train(config: dict) -> None:
 
 
 def kill_an_actor(folder: str) -> None:
-    """Kill the process of one reducer's actor, once training is under way; its reducer ends with it."""
+    """Kill the process of one reducer's actor once training is in progress; its reducer ends with it."""
     while not Path(folder, "in the middle").exists():
         time.sleep(0.1)
     titles = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}

@@ -1,6 +1,6 @@
 """Train with plain DDP under Spark's TorchDistributor, on two processes: spark_script.py local, or cluster.
 
-In the cluster two executors run them. Executors have none of our variables but those that Spark is told.
+In the cluster two executors run them. Executors have only those of our variables that are passed to Spark.
 """
 
 import os
@@ -32,7 +32,7 @@ def train() -> str:
     return f"hook {hook}, weights {digests[0]}"
 
 
-# Executors would take the python3 of the PATH, which need not be the one with our packages.
+# Executors would use the python3 of the PATH, which need not be the one with our packages.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 is_local = sys.argv[1] == "local"
 builder = SparkSession.builder.master("local[2]" if is_local else "local-cluster[2,1,1024]")

@@ -1,4 +1,4 @@
-"""The same weights with reducers as without, and what was reduced went through the reducer."""
+"""Training gives the same weights with and without reducers, and its collectives went through the reducer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def needs(library: str) -> pytest.MarkDecorator:
 
 
 def weights_in(said: str) -> set[str]:
-    """Return what the ranks have printed about their weights: the sum of all, as a hexadecimal number."""
+    """Return the weights' sum that the ranks printed, as a hexadecimal number."""
     return set(re.findall(r"weights (-?0x[0-9a-f.]+p[+-]\d+)", said))
 
 
 def received_bytes(reducer: Reducer) -> int:
-    """Return how much ranks have pushed to a reducer, by the lines that its log has of ended jobs."""
+    """Return how much ranks have pushed to a reducer, from its log lines about ended jobs."""
     return sum(map(int, re.findall(r"job ended .*received_bytes=(\d+)", reducer.log.text)))
 
 
@@ -54,7 +54,7 @@ def test_lightning_without_a_line(script: Script, reducer: Reducer) -> None:
 
 @needs("lightning")
 def test_lightning_skips_steps(script: Script) -> None:
-    """After an overflow, and a step that the script skips, training has the bits that it would have without them."""
+    """After an overflow and a step that the script skips, training has the same bits as without them."""
     plain = weights_in(script("lightning_skips_script.py", "plain", ranks=0))
     assert weights_in(script("lightning_skips_script.py", "skips", ranks=0)) == plain
     assert len(plain) == 1
@@ -89,7 +89,7 @@ def test_transformers(script: Script, reducer: Reducer, way: str) -> None:
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, and there is none")
 @pytest.mark.parametrize("where", ["local", "cluster"])
 def test_spark_without_a_line(script: Script, reducer: Reducer, where: str) -> None:
-    """Spark's TorchDistributor in local mode, and on two executors, which get the variables from Spark."""
+    """Spark's TorchDistributor runs in local mode, and on two executors, which get the variables from Spark."""
     plain = script("spark_script.py", where, ranks=0)
     assert "hook none" in plain
     variables = {"REDUCTION_REDUCERS": reducer.address, "REDUCTION_AUTO": "ddp"}
@@ -103,7 +103,7 @@ def test_spark_without_a_line(script: Script, reducer: Reducer, where: str) -> N
 @needs("ray")
 @pytest.mark.parametrize("way", ["hook", "reduction", "kill"])
 def test_ray_train(script: Script, way: str) -> None:
-    """Reducers as actors on nodes of their own; with "kill" one of the two actors is killed in the middle."""
+    """Reducers are actors on their own nodes; with "kill" one of the two actors is killed in the middle."""
     said = script("ray_script.py", way, ranks=0)
     assert len(weights_in(said)) == 1
     expected = "reduction None 2 reducers" if way == "reduction" else "gloo reduction_hook 2 reducers"
@@ -113,7 +113,7 @@ def test_ray_train(script: Script, way: str) -> None:
 
 @needs("ray")
 def test_a_pool_of_ray(script: Script) -> None:
-    """A pool is found by its name, outlives who has started it, and its name is free after its end."""
+    """A pool is found by its name, outlives its creator, and frees its name at its end."""
     said = script("ray_pool_script.py", ranks=0)
     assert "sums [3.0, 3.0], found 2, as started: True" in said
     assert "no such pool answers: Failed to look up actor" in said
@@ -139,7 +139,7 @@ def test_torchft(script: Script, reducer: Reducer, way: str) -> None:
 @needs("tabulate")
 @needs("requests")
 def test_torchs_debug_server(script: Script, reducer: Reducer) -> None:
-    """Its page names the state of all ranks, and the collective that waits for a rank."""
+    """Its page shows the state of all ranks, and the collective that waits for a rank."""
     said = script("debug_server_script.py", REDUCTION_REDUCERS=reducer.address)
     name = "&lt;b&gt;job&lt;/b&gt;"
     for rank in range(2):

@@ -1,4 +1,4 @@
-"""What `state.stats()` becomes in TensorBoard, MLflow and Lightning, read back with their own readers."""
+"""`state.stats()` in TensorBoard, MLflow and Lightning, read back with their own readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.processes.reducers import Reducer
 
 Script = Callable[..., str]
-#: Bytes of the gradients that both scripts have, and steps of each rank.
+#: Bytes of both scripts' gradients, and steps of each rank.
 MODEL_BYTES, STEPS = 4 * (64 * 8 + 8), 4
 
 
@@ -23,7 +23,7 @@ def scalars(folder: Path) -> dict[str, list[float]]:
 
 
 def check(found: dict[str, list[float]]) -> None:
-    """Check a curve of each kind; the last step may be on its way when it is logged."""
+    """Check a curve of each kind; the last step may be in flight when it is logged."""
     assert len(found["reduction/steps"]) == STEPS
     assert found["reduction/steps"] == [1.0, 2.0, 3.0, 4.0]
     assert set(found["reduction/world_size"]) == {2.0}

@@ -1,4 +1,4 @@
-"""Three replicas with torchft, of which one is killed and comes back: torchft_script.py ALGORITHM KILL.
+"""Three replicas with torchft, one of which is killed and comes back: torchft_script.py ALGORITHM KILL.
 
 ALGORITHM is ddp, local (LocalSGD) or diloco; KILL is 0 or 1. Compares
 the weights of all replicas after every step, and prints how long the others took from the kill to
@@ -93,7 +93,7 @@ def train(replica: int, lighthouse: str, news: connection.Connection, begin: Any
 def main() -> None:
     server = LighthouseServer(bind="[::]:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=1000)
     context = multiprocessing.get_context("spawn")
-    #: One for each process: the lock of a queue for all would stay locked if its holder was killed.
+    #: One per process, because the lock of a shared queue would stay locked if its holder was killed.
     pipes: list[connection.Connection] = []
 
     def start(replica: int, begin: Any) -> multiprocessing.Process:
@@ -105,7 +105,7 @@ def main() -> None:
 
     begin = context.Barrier(REPLICAS)
     processes = [start(replica, begin) for replica in range(REPLICAS)]
-    #: By step, what each replica's weights were after it.
+    #: Each replica's weights after each step.
     weights: dict[int, dict[int, str]] = {}
     steps_since: collections.Counter[int] = collections.Counter()
     killed_at = next_step_s = None

@@ -19,7 +19,7 @@ class Sentences(Dataset):
         return {"input_ids": words, "labels": torch.tensor(index % 2)}
 
 
-dist.init_process_group(sys.argv[1])  # on a CPU it keeps a group that is there, and makes none but Gloo's
+dist.init_process_group(sys.argv[1])  # on a CPU it keeps an existing group, and creates only Gloo's
 torch.manual_seed(0)
 size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 config = BertConfig(vocab_size=100, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **size)

@@ -1,4 +1,4 @@
-"""With a real GPU, in real processes; ranks may share one. Where there is none, all is skipped with the reason."""
+"""Tests with a real GPU, in real processes; ranks may share one. Without a GPU all are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from integration.conftest import (  # noqa: F401
     until,
 )
 
-# So that cuBLAS computes the same in each process; read when it begins.
+# Makes cuBLAS compute the same in each process; it is read when cuBLAS starts.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

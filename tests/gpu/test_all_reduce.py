@@ -23,7 +23,7 @@ KIB = 1024
 SIZES = ((), (0,), (1,), (33, 5), (70_001,), (3 << 20,))
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int32, torch.int64)
-#: Of the GPU's clock: some tenths of a second.
+#: GPU clock cycles: some tenths of a second.
 LONG = 1_000_000_000
 
 
@@ -62,7 +62,7 @@ def wires(rank, reducers, job, on_cpu):
 
 
 def late_writers_and_late_readers(rank, reducers, job):
-    """On streams other than the default one, each held up by a long kernel."""
+    """Use streams other than the default one, each delayed by a long kernel."""
     device, side, numel = device_of(rank), torch.cuda.Stream(), 5 << 20
     with rank.state(reducers, job) as state:
         for step, writer in enumerate([torch.cuda.current_stream(), side, torch.cuda.Stream()]):
@@ -85,7 +85,7 @@ def late_writers_and_late_readers(rank, reducers, job):
 
 
 def nobody_waits(rank, reducers, job):
-    """The memory of a result that nobody waits for is not given to others while it is being written."""
+    """The memory of a result that no one waits for is not reused while it is being written."""
     device, numel = device_of(rank), 4 << 20
     with rank.state(reducers, job) as state:
         for step in range(20):
@@ -100,7 +100,7 @@ def nobody_waits(rank, reducers, job):
 
 
 def memory(rank, reducers, job, wire):
-    """Return (most page-locked bytes, most more bytes on the GPU), in gradients; buckets of 4 MiB."""
+    """Return (peak page-locked bytes, peak additional bytes on the GPU), in gradients; buckets of 4 MiB."""
     device, locked, most = device_of(rank), [0], 0
     plain_lock, plain_unlock, sizes = streams._page_locked, streams._unlock, {}
 
@@ -124,14 +124,14 @@ def memory(rank, reducers, job, wire):
             for future in [state.all_reduce(bucket, AVG) for bucket in buckets]:
                 rank.wait(future)
             most = max(most, locked[0])
-            time.sleep(0.2)  # as long as computing takes: until the others are known to have the results
+            time.sleep(0.2)  # about one compute phase: until the others are known to have the results
     total = sum(bucket.nbytes for bucket in buckets)
     more = (torch.cuda.max_memory_allocated() - before) / total
     return most / total, more
 
 
 def dies_or_sees(rank, reducers, job):
-    """Rank 1 goes in the middle; after the error nothing may be written into rank 0's tensors."""
+    """Rank 1 exits in the middle; after the error nothing may be written into rank 0's tensors."""
     device = device_of(rank)
     with rank.state(reducers, job) as state:
         rank.wait(state.all_reduce(torch.ones(1000, device=device)))
@@ -151,7 +151,7 @@ def dies_or_sees(rank, reducers, job):
 
 
 def sees_another_die(rank, reducers, job):
-    """Rank 1 is killed in a step. Return rank 0's error, how many seconds it took, and the bytes that are freed."""
+    """Kill rank 1 in a step. Return rank 0's error, how many seconds it took, and the freed bytes."""
     device, held = device_of(rank), 1 << 30
     with rank.state(reducers, job) as state:
         rank.wait(state.all_reduce(torch.ones(1000, device=device)))
@@ -173,7 +173,7 @@ def sees_another_die(rank, reducers, job):
 
 
 def casts(rank, lower_halves):
-    """Compare float32 rounded by the GPU and by the CPU: all upper halves, the NaNs as NaNs."""
+    """Compare float32 rounded by the GPU and by the CPU: all upper halves, with NaNs staying NaNs."""
     uppers = np.arange(1 << 16, dtype=np.uint32) << 16
     for lower in lower_halves:
         values = torch.from_numpy((uppers | np.uint32(lower)).view(np.float32))
@@ -188,7 +188,7 @@ def casts(rank, lower_halves):
 
 
 def block_codecs(rank, name):
-    """Compare the GPU's contributions, and what is read in them, with those of the CPU: any bits, and ties."""
+    """Compare the GPU's contributions, and its decoding of them, with those of the CPU: any bits, and ties."""
     wire, random, count = parse(name), np.random.default_rng(1), 1 << 20
     codec, ours = BLOCK_CODECS[wire.dtype], codec_of(wire, device_of(rank))
     for values in (
@@ -207,7 +207,7 @@ def block_codecs(rank, name):
 
 
 def one_gpu_fails(rank, reducers, job):
-    """After a kernel of the user's that fails, nothing works on rank 1's GPU any more."""
+    """After a failed kernel of the user's, nothing works on rank 1's GPU any more."""
     device = device_of(rank)
     with rank.state(reducers, job) as state:
         rank.wait(state.all_reduce(torch.ones(1000, device=device)))
@@ -219,7 +219,7 @@ def one_gpu_fails(rank, reducers, job):
 
 
 def forks_under_way(rank, reducers, job):
-    """DataLoader's children have none of it."""
+    """Fork DataLoader children, which inherit none of it."""
     device, children = device_of(rank), []
     with rank.state(reducers, job) as state:
         for step in range(10):
@@ -239,7 +239,7 @@ def in_a_graph(rank, reducers, job):
     device = device_of(rank)
     with rank.state(reducers, job) as state:
         rank.wait(state.all_reduce(torch.ones(1000, device=device)))
-        time.sleep(0.2)  # what other threads still do on the GPU would break the capture, as it does NCCL's
+        time.sleep(0.2)  # other threads' work on the GPU would break the capture, as it does NCCL's
         tensor, graph = torch.ones(1000, device=device), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             tensor.mul_(2)
@@ -269,7 +269,7 @@ def under_way_when_a_reducer_dies(rank, reducers, job, steps):
 @pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("on_cpu", [(), (1,)])
 def test_sums(ranks, reducers, job, on_cpu):
-    """With `on_cpu`, of ranks with and without a GPU: they agree bit for bit."""
+    """With `on_cpu`, ranks with and without a GPU agree bit for bit."""
     assert len(set(ranks.run(3, sums, reducers(2), job, on_cpu))) == 1
 
 

@@ -18,7 +18,7 @@ def train_two_on_gpu(rank, reducers, job, share):
 
 
 def be_deterministic():
-    """All ranks work out all ranks' gradients, and must find the same."""
+    """All ranks compute all ranks' gradients, and must get the same."""
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
 

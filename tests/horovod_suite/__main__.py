@@ -1,8 +1,8 @@
 """Run Horovod's own test_torch.py on our module with Horovod's API: `python -m tests.horovod_suite SOURCE`.
 
-SOURCE is a copy of https://github.com/horovod/horovod, which is not needed otherwise, and not built.
-The file runs as it is, on all ranks at once. Exit code 1 if a test fails that is not explained in
-`EXPLAINED`.
+SOURCE is a copy of https://github.com/horovod/horovod, which is used only for its tests, and not built.
+The file runs unmodified, on all ranks at the same time. The exit code is 1 if a test fails that is not
+explained in `EXPLAINED`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "proto"), str(ROOT / "tests")]
 
 from support.processes.reducers import Reducer  # noqa: E402
 
-#: Tests of what our module does not have, or does in another way.
+#: Tests of features that our module does not have, or that work differently.
 EXPLAINED = {
     "test_broadcast_state_no_grad": "wants broadcast_optimizer_state to step with zero gradients, which decays weights",
     "test_horovod_reducescatter_adasum": "there is no Adasum",
@@ -31,13 +31,13 @@ EXPLAINED = {
     "test_horovod_sync_batch_norm": "there is no SyncBatchNorm; torch.nn.SyncBatchNorm has its place",
 }
 #: Left out with more than two ranks: they want a float16 sum to equal three times a number that is not rounded to
-#: float16. That is so for some elements, so some ranks would fail and leave the others in the test.
+#: float16. That holds for some elements, so some ranks would fail and leave the others in the test.
 ON_TWO_RANKS = (
     "test_horovod_allreduce_prescale",
     "test_horovod_reducescatter_prescale",
     "test_horovod_grouped_reducescatter_prescale",
 )
-#: Seconds for all tests.
+#: Time limit of all tests, in seconds.
 RUN_S = 1200
 
 

@@ -1,7 +1,7 @@
-"""Runs Horovod's tests on one rank, with our module in the place of horovod.torch; results go to a JSON file.
+"""Runs Horovod's tests on one rank, with our module in place of horovod.torch; results go to a JSON file.
 
-`python -m tests.horovod_suite.one_rank SOURCE PATTERN FOLDER [NAME...]`, on all ranks at once, without the
-tests that are named. A test that fails on one rank leaves the others in the middle of it; after TEST_S
+`python -m tests.horovod_suite.one_rank SOURCE PATTERN FOLDER [NAME...]`, on all ranks at the same time,
+excluding the named tests. A test that fails on one rank leaves the others in the middle of it; after TEST_S
 they fail as well.
 """
 
@@ -26,7 +26,7 @@ TEST_S = 20
 def main() -> None:
     source, pattern, folder, *without = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]
     warnings.simplefilter("ignore")
-    # Horovod's Gloo controller sets it; with it the tests know that they may shut down and start over.
+    # Horovod's Gloo controller sets it. It tells the tests that they may shut down and start over.
     os.environ["HOROVOD_RANK"] = os.environ["RANK"]
     os.environ["HOROVOD_SIZE"] = os.environ["WORLD_SIZE"]
     _stand_in_for_horovod()
@@ -57,7 +57,7 @@ def _too_late(*_: Any) -> None:
 
 
 def _stand_in_for_horovod() -> None:
-    """Let `import horovod.torch` find our module, and the tests' helpers what they import."""
+    """Make `import horovod.torch` find our module, and the tests' helpers find their imports."""
     import worker_plugin.integrations.horovod as ours
 
     for name in ("horovod", "horovod.runner", "horovod.runner.util", "horovod.runner.util.threads", "mock"):
@@ -70,7 +70,7 @@ def _stand_in_for_horovod() -> None:
 def _test_case(path: Path) -> type[unittest.TestCase]:
     import torch
 
-    # Horovod's tests are of torch 1, which had this, and no optimizer that takes matrices only.
+    # Horovod's tests are for torch 1, which had this, and had no optimizer that accepts only matrices.
     torch.FatalError = RuntimeError  # type: ignore[attr-defined]
     if hasattr(torch.optim, "Muon"):
         torch.optim.Muon.__module__ = "not one of those that are tried"

@@ -1,13 +1,13 @@
-"""Real `reducer serve` processes and real rank processes for all integration tests.
+"""Real `reducer serve` processes and real rank processes, for all integration tests.
 
     reducers(k)                addresses of k reducers that all tests share; checked after every test
     reducer                    the first of them
-    serve(*options)            a reducer for this test only
+    serve(*options)            a reducer of this test only
     ranks.run(n, function)     call function(rank, ...) in n processes that all tests share (rank_main.py)
-    fresh_ranks()              rank processes for this test only, which it may kill
+    fresh_ranks()              rank processes of this test only, to be killed
     plane                      runs the test once over TCP, once over gRPC, once with shared memory
 
-Every wait has a deadline, and nothing is left behind.
+Nothing here waits without a deadline, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def reducers(
 
 @pytest.fixture
 def reducer(reducers: Callable[[int], list[str]], _shared_reducers: list[Reducer]) -> Reducer:
-    """Return one of the reducers that all tests share, to access its log and its process."""
+    """Return one of the reducers that all tests share, for its log and its process."""
     reducers(1)
     return _shared_reducers[0]
 
@@ -88,7 +88,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Reducer]]:
 def _shared_ranks(
     tmp_path_factory: pytest.TempPathFactory, _shared_reducers: list[Reducer]
 ) -> Iterator[Ranks]:
-    # Depends on the reducers, so that the ranks end before the reducers are asked to drain.
+    # After the reducers, so that the ranks have exited before the reducers are asked to drain.
     ranks = Ranks(tmp_path_factory.mktemp("ranks"))
     yield ranks
     ranks.stop()
@@ -120,9 +120,9 @@ def fresh_ranks(tmp_path: Path) -> Iterator[Callable[[], Ranks]]:
 
 @pytest.fixture(params=["tcp", "grpc", "auto"], ids=["tcp", "grpc", "shared"])
 def plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make all ranks use one data plane only; a test that uses this fixture runs once for each.
+    """Make all ranks use one data plane and no other; a test that requests it runs once over each.
 
-    With "auto" ranks and reducers share memory, since they are on one host.
+    With "auto", ranks and reducers share memory, because they are on one host.
     """
     monkeypatch.setattr(Ranks, "plane", request.param)
     return request.param
@@ -136,7 +136,7 @@ def job(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def until() -> Callable[..., Any]:
-    """Return a function that waits until a condition returns a true value, and fails if that takes too long."""
+    """Return a function that waits for a condition's first true value, and fails if it takes too long."""
 
     def poll(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
         deadline = time.monotonic() + timeout_s
@@ -157,9 +157,9 @@ def child_environment() -> Callable[..., dict[str, str]]:
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    """Return a function that finds a port for a reducer that stops and restarts.
+    """Return a function that finds a port for a reducer that is restarted.
 
-    The port is below those that the kernel assigns to outgoing connections, which could take it in the meantime.
+    Below the ports that the kernel gives to outgoing connections, which may take one while its owner is away.
     """
 
     def find() -> int:
@@ -173,7 +173,7 @@ def free_port() -> Callable[[], int]:
 
 @functools.cache
 def _own_ports() -> Iterator[int]:
-    """Return ports in random order, each once, that none of up to 16 pytest-xdist processes shares."""
+    """Return up to 16 ports in any order, each once, that no other process of pytest-xdist returns."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = list(range(20_000 + number, 32_000, 16))
     random.shuffle(ports)

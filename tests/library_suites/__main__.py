@@ -1,8 +1,8 @@
 """Run other libraries' own tests on our strategy or backend: `python -m tests.library_suites NAME [SOURCE]`.
 
-NAME is one of `suites.SUITES`; its library has to be installed. SOURCE is a copy of the library's repository,
-of about the installed version, where the tests are not in its wheel; it is not built. The tests run as they
-are. A test that fails is run again without us. Exit code 1 if one fails with us alone and is not explained.
+NAME is one of `suites.SUITES`; its library has to be installed. If the tests are not in the library's wheel, SOURCE
+is a copy of its repository, of about the installed version; it is not built. The tests run unmodified. A test that
+fails is run again without ours. The exit code is 1 if one fails only with ours and is not explained.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from support.processes.reducers import Reducer  # noqa: E402
 from tests.library_suites import recorder  # noqa: E402
 from tests.library_suites.suites import SUITES, Suite  # noqa: E402
 
-#: What became of a test, "pass", "fail" or "skip", and why.
+#: Outcome of a test, "pass", "fail" or "skip", and the reason.
 Outcome = tuple[str, str]
 #: Seconds for one test, for a script, and for all tests that run in one process.
 TEST_S, SCRIPT_S, RUN_S = 150, 300, 1200
-#: Numbers of ranks for scripts that torchrun starts.
+#: Rank counts for scripts that torchrun starts.
 RANKS = (2, 3)
 
 
@@ -116,10 +116,10 @@ class Runner:
         } | more
         if with_ours:
             variables["REDUCTION_REDUCERS"] = self._reducer.address
-        # The processes that it has started end with it, as they share a session.
+        # Child processes end with it, because they share a session.
         with subprocess.Popen(
             command,
-            # Not the tests' folder: `-m` puts it into sys.path, where its files may hide modules of Python.
+            # Not the tests' folder, because `-m` puts it into sys.path, where its files may hide Python modules.
             cwd=self._folder,
             env=environment(**variables),
             stdin=subprocess.DEVNULL,
@@ -138,7 +138,7 @@ class Runner:
 
 
 def _end(session: int) -> None:
-    """Kill what is left of a session."""
+    """Kill the remaining processes of a session."""
     import signal
 
     try:
@@ -182,7 +182,7 @@ def main() -> int:
 
 
 def _explain(suite: Suite, runner: Runner, name: str, outcome: Outcome) -> bool:
-    """Say why a test has not passed; return whether that is as it should be."""
+    """Explain why a test has not passed; return whether that is expected."""
     kind, reason = outcome
     if kind == "pass":
         return True

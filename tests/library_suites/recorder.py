@@ -1,6 +1,6 @@
-"""A plugin of pytest that writes what became of each test into a JSON file.
+"""A pytest plugin that writes the outcome of each test into a JSON file.
 
-Some tests start pytest again as their second rank. Only the process that the runner has started writes.
+Some tests start pytest again as their second rank. Only the process started by the runner writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-#: The file, and the process that has to be our parent.
+#: Variables for the file, and for the process that must be our parent.
 OUT, PARENT = "LIBRARY_SUITES_OUT", "LIBRARY_SUITES_PARENT"
 
 _results: dict[str, tuple[str, str]] = {}
@@ -25,14 +25,14 @@ def pytest_collection_finish(session: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """A file that cannot be read is a test that has failed."""
+    """Record a file that cannot be read as a failed test."""
     if report.failed:
         _results[report.nodeid] = "fail", report.longreprtext[-3000:]
         _write()
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Keep the worst of setting up, running and tearing down."""
+    """Keep the worst outcome of setup, call and teardown."""
     if report.failed:
         _results[report.nodeid] = "fail", report.longreprtext[-3000:]
     elif report.skipped:

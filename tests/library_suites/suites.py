@@ -1,4 +1,4 @@
-"""Which of each library's own tests are run, how ours takes part in them, and why some cannot pass."""
+"""The tests of each library that are run, how ours takes part in them, and why some cannot pass."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Suite:
 
     #: The module whose version is printed.
     library: str
-    #: Files with tests, for pytest; below the folder that the command names, or below that of the module.
+    #: Test files for pytest, below the folder that the command names, or below that of the module.
     files: tuple[str, ...] = ()
-    #: The same, but each test has a process of its own: some start pytest again as their second rank.
+    #: The same, but each test has its own process: some start pytest again as their second rank.
     apart: tuple[str, ...] = ()
     #: Scripts of the library that torchrun starts, below the folder of the module.
     scripts: tuple[str, ...] = ()
-    #: Folder that the tests import themselves from, below the one that the command names. None: the tests
+    #: Folder that the tests import themselves from, below the one that the command names. If None, the tests
     #: are in the library's wheel, and no folder needs to be named.
     root: str | None = None
-    #: Plugins of pytest for both ways of running, and for the one with ours.
+    #: pytest plugins for both ways of running, and for the one with ours.
     plugins: tuple[str, ...] = ()
     ours: tuple[str, ...] = ()
-    #: Why a test fails with ours and not without, by a regular expression for its name.
+    #: Why a test fails only with ours, by a regular expression for its name.
     explained: dict[str, str] = field(default_factory=dict)
 
 
@@ -35,8 +35,8 @@ _LIGHTNING = (f"{_PLUGINS}.lightning_on_cpu",)
 SUITES = {
     "accelerate": Suite(
         library="accelerate",
-        # Not test_distributed_data_loop.py, which hangs on the CPU over Gloo as well: Accelerate joins uneven
-        # inputs on GPUs only. The others of the folder need GPUs or data from the network.
+        # Without test_distributed_data_loop.py, which hangs on the CPU over Gloo as well: Accelerate joins uneven
+        # inputs on GPUs only. The other files of the folder need GPUs or data from the network.
         scripts=tuple(f"test_utils/scripts/test_{name}.py" for name in ("script", "ops", "sync")),
     ),
     "torchft": Suite(
@@ -52,7 +52,7 @@ SUITES = {
     "lightning": Suite(
         library="lightning",
         root="tests",
-        # Not test_ddp_integration_comm_hook.py: Lightning has other hooks on GPUs only, and ours beside none.
+        # Without test_ddp_integration_comm_hook.py: Lightning has other hooks on GPUs only, and ours beside none.
         files=("tests_pytorch/strategies/test_ddp.py",),
         apart=("tests_pytorch/strategies/test_ddp_integration.py",),
         plugins=_LIGHTNING,

@@ -1,6 +1,6 @@
 """The wheel, built and installed into an empty environment, runs `reducer serve` and a two-rank all-reduce.
 
-The reducer runs with torch and without it: a reducer machine has only what the wheel itself depends on.
+The reducer runs with torch and without it, because a reducer machine has only the wheel's own dependencies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reduction.process.ready import wait_until_ready
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("reduction", "reduction_server", "reducer", "worker_plugin")
-#: What other programs call, under a name that no user's file has.
+#: Entry points for other programs, under a name that no user's file has.
 ENTRY_POINTS = "_reduction_server_entry_points"
 TIMEOUT_S = 60
 
@@ -52,10 +52,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel, which borrows the dependencies of the running one.
+    """Create a virtual environment with the wheel, which borrows the dependencies of the running one.
 
-    A line in a .pth file adds a folder to sys.path but does not read that folder's own .pth files: what is
-    installed in development mode here stays invisible there.
+    A line in a .pth file adds a folder to sys.path but does not read that folder's own .pth files, so packages
+    installed in development mode here stay invisible there.
     """
     home = tmp_path_factory.mktemp("environment")
     site_packages = installed(wheel, home)
@@ -66,7 +66,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch_free(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install reduction-server` makes: the wheel, and links to what it depends on without extras."""
+    """Create the result of `pip install reduction-server`: the wheel, and links to its dependencies without extras."""
     home = tmp_path_factory.mktemp("torch_free")
     site_packages = installed(wheel, home)
     (metadata,) = site_packages.glob("reduction_server-*.dist-info")
@@ -82,14 +82,14 @@ def torch_free(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert borrowed.files is not None
         for top in {file.parts[0] for file in borrowed.files} - {"..", "__pycache__"}:
             link = site_packages / top
-            if not link.exists():  # of several distributions in one namespace the first brings the folder
+            if not link.exists():  # if several distributions share a namespace, the first brings the folder
                 link.symlink_to(Path(str(borrowed.locate_file(top))))
     return home
 
 
 @pytest.fixture(params=["environment", "torch_free"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a reducer run by the console script of the wheel; it must drain and exit 0 on SIGTERM."""
+    """Yield the address of a reducer run by the wheel's console script; it must drain and exit 0 on SIGTERM."""
     home: Path = request.getfixturevalue(request.param)
     command = [home / "bin" / "reducer", "serve", "--bind", "127.0.0.1:0"]
     with subprocess.Popen(
@@ -205,19 +205,19 @@ def installed(wheel: Path, home: Path) -> Path:
 
 
 def required(dist: Distribution, extra: str = "") -> set[str]:
-    """Return the names of what a distribution depends on here."""
+    """Return the names of a distribution's dependencies here."""
     requirements = map(Requirement, dist.requires or ())
     return {each.name for each in requirements if not each.marker or each.marker.evaluate({"extra": extra})}
 
 
 def clean_environ() -> dict[str, str]:
-    """The variables of this process without those that lead Python or the plug-in elsewhere."""
+    """Return this process's variables without those that point Python or the plug-in elsewhere."""
     prefixes = ("PYTHON", "REDUCTION_", "COV_", "COVERAGE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run to the end; return stdout. Fails with all output."""
+    """Run to the end; return stdout. On failure, show all output."""
     done = subprocess.run(
         command, cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S
     )

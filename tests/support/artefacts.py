@@ -1,4 +1,4 @@
-"""What the tests of `deploy/` share: its files, and the tools in an environment of their own.
+"""Shared helpers for the tests of `deploy/`: its files, and the tools in their own environment.
 
 `make deploy-check` makes that environment, .venv-deploy. DEPLOY_ENVIRONMENT names another one.
 """
@@ -32,7 +32,7 @@ def documents(path: str) -> list[dict[str, Any]]:
 
 
 def tool(name: str) -> str:
-    """Return the path of a tool's command, or skip."""
+    """Return the path of a tool's command, or skip the test."""
     path = TOOLS / name
     if not path.exists():
         pytest.skip(f"{name} is not in {TOOLS.parent.name}: make deploy-check installs it")
@@ -40,7 +40,7 @@ def tool(name: str) -> str:
 
 
 def in_tools(script: str, *needs: str, given: Any = None) -> Any:
-    """Run Python in the tools' environment: `given` and what it prints are JSON. Skip if a module is missing."""
+    """Run Python in the tools' environment. Input `given` and the output are JSON. Skip if a module is missing."""
     python = tool("python")
     for module in needs:
         if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode:
@@ -59,7 +59,7 @@ def in_tools(script: str, *needs: str, given: Any = None) -> Any:
 
 
 def checked_settings(words: list[str], **variables: str) -> dict[str, Any]:
-    """Return the settings that `reducer serve --check` reads from an artefact's words and variables."""
+    """Return the settings that `reducer serve --check` reads from an artefact's command and variables."""
     assert words[0] == "serve", words
     done = subprocess.run(
         [sys.executable, "-m", "reducer", *words, "--check"],
@@ -77,7 +77,7 @@ def checked_settings(words: list[str], **variables: str) -> dict[str, Any]:
 def serving(
     command: Sequence[str], log: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a reducer's command; yield the process and the address where it listens. Killed at the end."""
+    """Run a reducer's command; yield the process and its listening address. The process is killed at the end."""
     with (
         log.open("a") as stderr,
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Has code that is written for the process groups of Gloo get those of another backend."""
+"""Give code written for Gloo process groups groups of another backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def ask_for(backend: str) -> None:
-    """Have `init_process_group` and `new_group` make groups of `backend` where "gloo" is asked for."""
+    """Make `init_process_group` and `new_group` create groups of `backend` where "gloo" is requested."""
     dist.init_process_group = _asking_for(backend, dist.init_process_group)
     dist.new_group = _asking_for(backend, dist.new_group)
 

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by WebDriver (https://www.w3.org/TR/webdriver2/) without a library."""
+"""Headless Chromium, driven by WebDriver (https://www.w3.org/TR/webdriver2/) without a library."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-#: How long one command may take, in seconds.
+#: Timeout of one command, in seconds.
 COMMAND_S = 60.0
-#: How many drivers are started until one finds a port.
+#: Maximum number of drivers started until one finds a port.
 DRIVERS = 5
 _WITHOUT_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _start(driver: str) -> tuple[subprocess.Popen[str], int]:
-    """Start a driver; return it with its port.
+    """Start a driver; return it and its port.
 
-    It binds a free port of one address family and then the same port of the other, and ends if that one is taken.
+    The driver binds a free port of one address family, then the same port of the other, and exits if that one is taken.
     """
     said: list[str] = []
     for _ in range(DRIVERS):
@@ -88,22 +88,22 @@ class Browser:
         self._post("/url", url=url)
 
     def run(self, script: str) -> Any:
-        """Return what the body of a JavaScript function returns."""
+        """Run the body of a JavaScript function; return its result."""
         return self._post("/execute/sync", script=script, args=[])
 
     def show(self, width: int, height: int, scheme: str) -> None:
-        """Give the page a size, as on a phone if it is narrow, and the colour scheme light or dark."""
+        """Set the page's size (a narrow one counts as a phone) and its colour scheme, light or dark."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def picture(self) -> bytes:
-        """Return what can be seen, as PNG."""
+        """Return a screenshot as PNG."""
         return base64.b64decode(self._request("GET", "/screenshot"))
 
     def complaints(self) -> list[str]:
-        """Take the messages of the console since the last call: errors of scripts, loading and policies."""
+        """Return the console messages since the last call: errors from scripts, loading and policies."""
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 
     def _devtools(self, command: str, parameters: dict[str, Any]) -> None:

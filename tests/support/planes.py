@@ -1,12 +1,12 @@
-"""Over which data planes a test runs that asks for the fixture `plane`: over all, unless it says one of these."""
+"""The data planes over which a test with the fixture `plane` runs: all, unless it declares one of these."""
 
 from __future__ import annotations
 
 import pytest
 
-#: Memory that ranks and reducers share leads past every relay.
+#: Memory that ranks and reducers share bypasses every relay.
 OVER_A_NETWORK = pytest.mark.parametrize("plane", ["tcp", "grpc"], indirect=True)
-#: What the test shows lies above the planes: the others have their turn with --full.
+#: The test's subject lies above the planes, so the other planes run only with --full.
 ANY_PLANE = pytest.mark.parametrize(
     "plane",
     [

@@ -1,11 +1,11 @@
-"""A Slurm cluster on this machine: every node in a network, process and host name namespace of its own.
+"""A Slurm cluster on this machine. Every node has its own network, process and host name namespace.
 
     network (benchmarks.lab)   w0        w1        r0        r1
     node, by default           gpu-1     gpu-2     cpu-1     cpu-2        a slurmd each
                                slurmctld
 
-All share this machine's files, as the nodes of a cluster share a file system, and one munged. A node's processes
-end with its slurmd. Needs root and Debian's packages slurm-wlm and munge; `missing()` says what is not there.
+All nodes share this machine's files, as the nodes of a cluster share a file system, and one munged. A node's processes
+end with its slurmd. Needs root and Debian's packages slurm-wlm and munge; `missing()` reports what is not there.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ PartitionName=gpu Nodes={workers} Default=YES
 PartitionName=cpu Nodes={reducers}
 """
 
-#: So that nothing stays if this process is killed.
+#: So that nothing is left if this process is killed.
 END_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-#: What a node does first: it has a name, and all nodes know each other's. $1: the name; $2: the hosts file.
+#: Each node's first step: set its name, and make all nodes known to each other. $1: the name; $2: the hosts file.
 NODE = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 
 
 def missing() -> str | None:
-    """Return what this machine lacks for a cluster, None if nothing."""
+    """Return what this machine lacks for a cluster, or None."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
         return f"{', '.join(absent)}: install slurm-wlm and munge"
@@ -77,14 +77,14 @@ class Slurm:
     """The cluster, as a context manager: partition `gpu` has the workers' nodes, `cpu` the reducers'.
 
     Args:
-        workers: the names of the nodes with workers.
-        reducers: those of the nodes with reducers.
+        workers: names of the nodes with workers.
+        reducers: names of the nodes with reducers.
     """
 
     def __init__(
         self, workers: Sequence[str] = ("gpu-1", "gpu-2"), reducers: Sequence[str] = ("cpu-1", "cpu-2")
     ) -> None:
-        # The path of a socket has at most 107 characters, so it is not one of pytest's.
+        # A socket's path may have at most 107 characters, so this folder is not one of pytest's.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self._started: list[subprocess.Popen[bytes]] = []
         self._network = Network(len(workers), len(reducers), link_of(LINK_MBIT))
@@ -99,7 +99,7 @@ class Slurm:
     def batch(
         self, script: Path, *arguments: str, timeout_s: float = 200.0, **variables: str
     ) -> tuple[int, str]:
-        """Run a job script to its end; return its exit code and what it printed.
+        """Run a job script to its end; return its exit code and output.
 
         Raises:
             TimeoutError: it takes longer than `timeout_s`. The job is cancelled.
@@ -119,15 +119,15 @@ class Slurm:
         return code, output.read_text() if output.exists() else self.logs()
 
     def states(self) -> set[str]:
-        """Return the different states of the nodes."""
+        """Return the distinct states of the nodes."""
         return set(self._ask("sinfo", "--noheader", "--Node", "--format=%T").stdout.split())
 
     def jobs(self) -> list[str]:
-        """Return the jobs that wait or run."""
+        """Return the pending and running jobs."""
         return self._ask("squeue", "--noheader", "--format=%i %T").stdout.splitlines()
 
     def logs(self) -> str:
-        """Return what the daemons logged last."""
+        """Return the daemons' last log lines."""
         return "\n".join(
             f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log"))
         )
@@ -151,7 +151,7 @@ class Slurm:
 
     def _start(self, workers: Sequence[str], reducers: Sequence[str]) -> None:
         folder, controller = self.folder, next(iter(self.nodes))
-        folder.chmod(0o755)  # munged serves in no folder that others cannot enter
+        folder.chmod(0o755)  # munged refuses a folder that others cannot enter
         for name in ("state", *self.nodes):
             (folder / name).mkdir()
         hosts = [f"{host.address} {name}" for name, host in self.nodes.items()]

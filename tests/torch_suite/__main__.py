@@ -1,7 +1,7 @@
 """Run torch's own tests on the backend "reduction" and print a table beside Gloo's: `make test-torch`.
 
-A reducer is started for them. Exit code 1 if a test fails that passes on Gloo, and is not explained in
-`EXPLAINED`. What each way of running is, and what is skipped: `one_run.py`.
+A reducer is started for them. The exit code is 1 if a test fails that passes on Gloo and is not explained in
+`EXPLAINED`. `one_run.py` describes each way of running and the skipped tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPLAINED = {
     "test_monitored_barrier_gloo_subgroup": "torch refuses monitored_barrier by name for every backend but gloo",
     "test_ddp_profiling_torch_profiler": "looks for events that are called gloo:all_reduce",
 }
-#: Seconds for one run of all tests.
+#: Time limit of one run of all tests, in seconds.
 RUN_S = 1500
 
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _run(way: str, backend: str, size: int, pattern: str, address: str) -> dict[str, Any]:
-    """Run the tests in a process of their own, and return their results by name."""
+    """Run the tests in a separate process, and return their results by name."""
     print(f"{way}, {backend}, {size} ranks", flush=True)
     environment = os.environ | {
         "REDUCTION_REDUCERS": address,
@@ -101,7 +101,7 @@ def _counts(results: dict[str, Any]) -> str:
 
 
 def _explain(ours: dict[str, Any], gloo: dict[str, Any]) -> bool:
-    """Print what passes on Gloo only; return whether all of it is explained, and nothing fails here alone."""
+    """Print the tests that pass only on Gloo; return whether all are explained, and nothing fails here alone."""
     is_good = True
     for name, (outcome, _, reason) in ours.items():
         if outcome != "fail" or (gloo and not _passes(gloo, name)):

@@ -1,4 +1,4 @@
-"""Lets tests that are written for GPUs run on the CPU, and tests that are written for Gloo on another backend."""
+"""Lets tests written for GPUs run on the CPU, and tests written for Gloo on another backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal import common_distributed
 
-#: Decorators, with arguments and without, that skip a test where there are too few GPUs.
+#: Decorators, with and without arguments, that skip a test if there are too few GPUs.
 _DECORATORS = (
     "nccl_skip_if_lt_x_gpu",
     "require_n_gpus_for_nccl_backend",
@@ -32,7 +32,7 @@ def _on_cpu(device: Any) -> Any:
 
 
 class OnCpu(TorchFunctionMode):
-    """Turns devices of tensors into the CPU."""
+    """Redirects tensors' devices to the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch."""
@@ -62,7 +62,7 @@ def before_import() -> None:
 
 
 def after_import(tests: Any, backend: str) -> None:
-    """Prepare the module with the tests; groups that ask for "gloo" get `backend`."""
+    """Prepare the module with the tests; groups that request "gloo" get `backend`."""
     tests.init_multigpu_helper = _one_device_each
     if backend != "gloo":
         ask_for(backend)

@@ -1,10 +1,10 @@
 """Runs torch's tests once, on one backend, in one of two ways; the results go to a JSON file.
 
-as-is     as for any backend that torch does not know: what is written for Gloo or NCCL is skipped
-on-cpu    also what is written for Gloo (every group asks for "gloo" and gets the backend) and for GPUs
+as-is     as for any backend unknown to torch: tests written for Gloo or NCCL are skipped
+on-cpu    also tests written for Gloo (every group asks for "gloo" and gets the backend) and for GPUs
           (on the CPU instead, see `on_cpu.py`)
 
-`python -m tests.torch_suite.one_run WAY BACKEND WORLD_SIZE PATTERN OUT.json`, in a process of its own:
+`python -m tests.torch_suite.one_run WAY BACKEND WORLD_SIZE PATTERN OUT.json`, in a separate process:
 the tests read the environment when they are imported. Every test forks its ranks.
 """
 
@@ -22,10 +22,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-#: What torch tests only if a backend is in these lists.
+#: Features that torch tests only if a backend is in these lists.
 FEATURES = ("plugin", "ddp", "subgroup", "gpu", "cuda")
 TEST_TIMEOUT_S = 60
-#: One rank has more inputs than the others in all of its cases: 400 s.
+#: One rank has more inputs than the others in all of its cases, which takes 400 s.
 LEFT_OUT = ("test_ddp_uneven_inputs",)
 
 
@@ -81,7 +81,7 @@ def _test_case(is_on_cpu: bool, backend: str, world_size: int) -> type[unittest.
 
         def setUp(self) -> None:
             super().setUp()
-            # Torch spawns, which imports torch again for each rank and takes 7 s for a test.
+            # Torch uses spawn, which imports torch again for each rank and takes 7 s per test.
             self._start_processes(multiprocessing.get_context("fork").Process)
 
         def run_test(self, test_name: str, pipe: object) -> None:

@@ -1,4 +1,4 @@
-"""Torch's own tests of a backend that it does not know, on three ranks; `make test-torch` runs them all."""
+"""Torch's own tests of an unknown backend, on three ranks; `make test-torch` runs them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reduction_server`, what documents, examples and messages name."""
+"""`reduction_server`, the module that documents, examples and messages name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_where_torch_is_missing_it_can_be_imported():
 
 
 def test_it_does_not_load_the_compiler():
-    """That takes more than a second."""
+    """Loading the compiler takes more than a second."""
     script = "import reduction_server as rs, sys; rs.attach; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], timeout=100, check=True)
 

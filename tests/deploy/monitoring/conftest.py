@@ -23,7 +23,7 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def command(name: str) -> str:
-    """Return the path of a command, or skip."""
+    """Return the path of a command, or skip the test."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is missing: apt-get install prometheus")
@@ -32,7 +32,7 @@ def command(name: str) -> str:
 
 @pytest.fixture
 def promtool() -> Callable[..., str]:
-    """Return a function that runs promtool, which must succeed, and returns what it says."""
+    """Return a function that runs promtool, which must succeed, and returns its output."""
     path = command("promtool")
 
     def run(*arguments: str, text: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""`deploy/grafana/dashboard.json`: what Grafana demands of it. test_live.py asks its queries."""
+"""`deploy/grafana/dashboard.json`: Grafana's requirements. test_live.py runs its queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 24
 
 
 def found(value: Any, key: str) -> Iterator[Any]:
-    """Yield the values of a key, however deep they are."""
+    """Yield the values of a key at any depth."""
     if isinstance(value, dict):
         if key in value:
             yield value[key]

@@ -23,14 +23,14 @@ from support.processes.ranks import Ranks
 
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-#: How much later than rank 0 rank 1 begins each collective, in seconds.
+#: Delay of rank 1 behind rank 0 in each collective, in seconds.
 LATE_S = 0.1
-#: Metrics without series until something happens, and what.
+#: Metrics without series until an event happens, and the event.
 EVENTS = {"reducer_errors_total": "a stream was closed with an error"}
 
 
 def train_until_told(rank, reducers, job):
-    """Sum again and again, rank 1 later than rank 0; return for how long."""
+    """Sum repeatedly, rank 1 later than rank 0; return for how long."""
     with rank.state(reducers, job, chunk_bytes=4096) as state:
         stop, begun = torch.zeros(1), time.monotonic()
         while not stop:
@@ -58,7 +58,7 @@ class Server:
             return False
 
     def query(self, expr: str, training_job: str = ".*") -> list[dict[str, Any]]:
-        """Return the series that answer a query of the dashboard."""
+        """Return the series that answer a dashboard query."""
         for variable, value in (
             ("$__rate_interval", "15s"),
             ("$__range", "60s"),
@@ -76,7 +76,7 @@ class Server:
 
 @contextmanager
 def running(prometheus: str, folder: Path, port: int, *targets: int) -> Iterator[Server]:
-    """Start Prometheus with the configuration of `deploy`, but every second and with these targets."""
+    """Start Prometheus with the configuration of `deploy`, but a scrape interval of one second and these targets."""
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(DEPLOY / "prometheus/rules.yml")]
@@ -117,7 +117,7 @@ def metrics_at(port: int) -> str:
 
 
 def straggler_s(port: int, rank: int) -> list[float]:
-    """Return what each process counts."""
+    """Return the straggler seconds that each process counts."""
     lines = re.findall(r"^reducer_straggler_seconds_total(\{.*\}) (.*)$", metrics_at(port), re.MULTILINE)
     return [float(value) for labels, value in lines if f'rank="{rank}"' in labels]
 
@@ -155,7 +155,7 @@ def test_every_query_of_the_dashboard_is_answered_while_a_job_runs(
         assert [expr for expr in queries() if needs_an_event(expr) and server.query(expr)] == []
         for annotation in DASHBOARD["annotations"]["list"]:
             server.query(annotation["expr"])  # they need events too, but must be queries
-        # The label is ours and not Prometheus' own, and a job can be chosen by it.
+        # The label is ours and not Prometheus' own, and it can select a job.
         [chosen] = server.query(
             'max by (training_job) (reducer_chunks_total{training_job=~"$training_job"})', job
         )
@@ -165,7 +165,7 @@ def test_every_query_of_the_dashboard_is_answered_while_a_job_runs(
         )
         share = {one["metric"]["rank"]: float(one["value"][1]) for one in shares}
         assert share["1"] > share.get("0", 0.0)
-        # Prometheus extrapolates a little beyond the samples that it has.
+        # Prometheus extrapolates a little beyond its samples.
         assert share["1"] <= 1.2
         assert {
             one["metric"]["certificate"]

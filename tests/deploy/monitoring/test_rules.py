@@ -1,4 +1,4 @@
-"""`deploy/prometheus`: the configuration, and cases in which each alert comes or does not."""
+"""`deploy/prometheus`: the configuration, and cases in which each alert fires or does not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One rank whose reducer's name gets another address. For test_addresses.py, in a mount namespace of its own, in which
-/etc/hosts is a file that can be written.
+"""One rank whose reducer's name gets another address. For test_addresses.py, in its own mount namespace, in which
+/etc/hosts is writable.
 
 Usage: renamed_host.py PORT HOSTS
 """
@@ -18,7 +18,7 @@ HOST = "reducer.example"
 
 
 def serve(address: str, port: str, hosts: Path) -> subprocess.Popen:
-    """Start a reducer at this address, which from now on is what the name stands for."""
+    """Start a reducer at this address, to which the name resolves from now on."""
     hosts.write_text(f"127.0.0.1 localhost\n{address} {HOST}\n")
     command = [sys.executable, "-m", "reducer", "serve", "--bind", f"{address}:{port}", "--insecure"]
     reducer = subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Addresses that differ from rank to rank, that cannot be reached, or that change while a job runs."""
+"""Addresses that differ between ranks, are unreachable, or change while a job runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 1.0
 
 
 def name_server(table: Path):
-    """Return a getaddrinfo that finds the name "reducers" in a file, a HOST PORT in each line."""
+    """Return a getaddrinfo that resolves the name "reducers" from a file with a HOST PORT in each line."""
     real = socket.getaddrinfo
 
     def getaddrinfo(host, port, *arguments, **options):
@@ -38,7 +38,7 @@ def name_server(table: Path):
 
 
 def sum_over_a_name(rank, tables, job, settings):
-    """Each rank has a name server of its own; tell when it is time, and go on."""
+    """Sum with a separate name server per rank; report after each sum, and continue when told to."""
     ask = name_server(Path(tables[rank.number]))
     judge.ABSENT_S, roster.LOOK_UP_S = 0.5, 0.2
     rank.cleanup.callback(setattr, socket, "getaddrinfo", socket.getaddrinfo)
@@ -55,7 +55,7 @@ def sum_over_a_name(rank, tables, job, settings):
 
 
 class Cluster:
-    """Reducers on one port of several loopback addresses, and what each rank's name server says."""
+    """Reducers on one port of several loopback addresses, and the answers of each rank's name server."""
 
     def __init__(self, serve, free_port, tmp_path: Path, ranks: int) -> None:
         self._serve = serve
@@ -85,7 +85,7 @@ def begin(ranks, cluster, job, *, has_store=True, **settings):
 
 
 def step(call):
-    """Let both ranks go on; return the reducers that each is connected to."""
+    """Let both ranks continue; return the reducers that each is connected to."""
     for rank in range(2):
         call.tell(rank, "go on")
     return [call.hear(rank) for rank in range(2)]
@@ -107,7 +107,7 @@ def test_what_rank_0_finds_counts_for_all(ranks, cluster, job):
 
 
 def test_without_a_store_a_name_counts_by_its_addresses(ranks, cluster, job):
-    """Other ranks may get them in another order, or by other names."""
+    """Other ranks may receive them in another order, or under other names."""
     reducers = [cluster.start(2).address, cluster.start(3).address]
     cluster.name(2, 3, ranks=[0])
     cluster.name(3, 2, ranks=[1])

@@ -1,4 +1,4 @@
-"""Faults on the path between a worker and a reducer, as boxes in between cause them: cut, trickle, delay, repeat."""
+"""Faults that middleboxes cause between a worker and a reducer: cut, trickle, delay, repeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 4096
 
 
 def step_by_step(rank, addresses, job, settings):
-    """Check as many sums as the test asks for, each time it asks; return the error that ended this, if any."""
+    """Check as many sums as the test requests, each time; return the error that ended this, if any."""
     with rank.state(addresses[rank.number], job, chunk_bytes=CHUNK, **settings) as state:
         step = 0
         rank.tell("there")
@@ -54,7 +54,7 @@ class Pair:
         return heard
 
     def end(self) -> list[ReductionError | None]:
-        """Let the ranks leave that are still there; return the errors of both."""
+        """Let the remaining ranks leave; return the errors of both."""
         for rank in range(2):
             if rank not in self.ended:
                 self.call.tell(rank, 0)
@@ -72,7 +72,7 @@ def pair(ranks, faulty_reducer, detour, job):
 
 @pytest.fixture
 def busy_cores() -> Iterator[None]:
-    """Give each core something else to do."""
+    """Keep each core busy."""
     burning = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
     ]
@@ -88,7 +88,7 @@ def busy_cores() -> Iterator[None]:
     "count", [40, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
 )
 def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
-    """A broken stream makes the reducer ask whether the rank's process lives, however busy that is."""
+    """After a broken stream the reducer probes whether the rank's process is alive, however busy that is."""
     both = pair(lasts_s=90.0 + count)
     relay = both.way.data if plane == "tcp" else both.way.calls
     while relay.count < count:
@@ -102,7 +102,7 @@ def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [30, CHUNK + 30, 3 * CHUNK])
 def test_a_frame_that_ends_in_the_middle(pair, plane, direction, count):
-    """Part of a frame, then a reset: the stream is dialled again, and the sums are the same."""
+    """After part of a frame and a reset, the stream is dialled again, and the sums are the same."""
     both = pair()
     assert both.steps(3) == ["done", "done"]
     relay = both.way.data if plane == "tcp" else both.way.calls
@@ -131,7 +131,7 @@ def test_a_way_that_trickles_is_only_slow(pair):
 @pytest.mark.usefixtures("plane")
 @OVER_A_NETWORK
 def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
-    """At a few bytes per second no ping comes through, or a chunk never ends. No rank hangs or crashes."""
+    """At a few bytes per second no ping gets through, or a chunk never ends. No rank hangs or crashes."""
     both = pair(timeout_s=6.0, join_timeout_s=6.0)
     assert both.steps(3) == ["done", "done"]
     both.way.set(up=Fault(bytes_per_s=100), down=Fault(bytes_per_s=100))
@@ -145,11 +145,11 @@ def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [20, 1000, CHUNK + 200])
 def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
-    """The stream breaks or both get a typed error; with checksums also where the repetition lies within a payload."""
+    """The stream breaks or both get a typed error. With checksums this also holds for a repetition within a payload."""
     both = pair(checksums=True)
     assert both.steps(3) == ["done", "done"]
     both.way.set(**{direction: Fault(repeat_first=count)})
-    both.steps(3)  # every sum that there was, was right
+    both.steps(3)  # every completed sum was right
     assert both.way.calls.struck + both.way.data.struck >= 1
     for error in both.end():
         assert error is None or isinstance(error, ReductionError)
@@ -158,7 +158,7 @@ def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("at", [0, 1, 4, 6, 9, 17, 25, 33, 41, 49, 57, 60, 61, CHUNK - 1])
 def test_one_bit_that_flips_on_a_data_connection_costs_time_only(pair, monkeypatch, direction, at):
-    """The damage is in a header or in a payload. With checksums it is found, and the data is sent again."""
+    """The damage is in a header or a payload. With checksums it is detected, and the data is sent again."""
     monkeypatch.setattr(Ranks, "plane", "tcp")
     both = pair(checksums=True)
     assert both.steps(3) == ["done", "done"]
@@ -181,7 +181,7 @@ def test_one_bit_that_flips_on_a_call_costs_time_only(pair, monkeypatch, directi
 
 
 def lose_a_payload(rank, addresses, job):
-    """Lose a reducer in the middle of a result; return what is left of that result in the sum of the other reducer."""
+    """Lose a reducer in the middle of a result; return the number of its remaining destinations after the next sum."""
     with rank.state(addresses, job, chunk_bytes=CHUNK, transport="tcp") as state:
         rank.round(state, 5_000)
         rank.tell("there")

@@ -1,4 +1,4 @@
-"""Elastic jobs on hosts of their own, whose links are cut for a while, for good, or so that two parts remain."""
+"""Elastic jobs on separate hosts, whose links are cut temporarily, permanently, or so as to partition the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Scene:
-    """Three workers and three reducers, each on a host of its own."""
+    """Three workers and three reducers, each on its own host."""
 
     def __init__(self, folder: Path, network: Network) -> None:
         self._folder, self.network = folder, network
@@ -52,13 +52,13 @@ class Scene:
         self._stop.touch()
 
     def plug(self, host: Host, *how: str) -> None:
-        """Set something of the switch's port of a host."""
+        """Set the switch port of a host."""
         assert host.namespace is not None
         run, _, port = host.namespace.rpartition("-")
         ip("-n", f"{run}-bridge", "link", "set", "dev", port, *how)
 
     def divide(self, *hosts: Host) -> None:
-        """Put these hosts on a switch of their own."""
+        """Move these hosts to a separate switch."""
         assert hosts[0].namespace is not None
         switch = f"{hosts[0].namespace.rpartition('-')[0]}-bridge"
         ip("-n", switch, "link", "add", "dev", "other", "type", "bridge")
@@ -111,7 +111,7 @@ def test_the_others_go_on_without_one_that_is_cut_off(scene: Scene, victim: int)
     ranks = [worker.rank for worker in others]
     others[0].wait_for(lambda line: line["members"] == ranks)
     scene.plug(scene.network.workers[victim], "up")
-    # It cannot come back as it was: the others have gone on. A new one takes its rank.
+    # It cannot return as it was, because the others have continued. A new one takes its rank.
     error = scene.workers[victim].error()
     assert f"the others have continued without rank {victim}" in error or "no other joined" in error
     new = scene.start(victim)
@@ -124,7 +124,7 @@ def test_the_others_go_on_without_one_that_is_cut_off(scene: Scene, victim: int)
 
 @pytest.mark.full
 def test_of_two_parts_only_one_goes_on(scene: Scene) -> None:
-    """The first worker keeps all reducers but one, and must stop; the others go on with that one."""
+    """The first worker keeps all reducers but one, and must stop. The others continue with that one."""
     scene.divide(*scene.network.workers[1:], scene.network.reducers[2])
     alone, *others = scene.workers
     others[0].wait_for(lambda line: line["members"] == [1, 2])

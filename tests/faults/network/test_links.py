@@ -1,4 +1,4 @@
-"""Links that are cut, for a while or for good: every rank and reducer is on a host of its own (`benchmarks.lab`)."""
+"""Links that are cut, temporarily or permanently. Every rank and reducer is on its own host (`benchmarks.lab`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.lab.hosts import Host
 from benchmarks.lab.network import Network, NetworkUnavailable
 from benchmarks.lab.traffic import Link
 
-#: The time after which a silent host is noticed, in seconds: not before, and not much later.
+#: Time after which a silent host is noticed, in seconds: not before, and not much later.
 NOTICED_S = (8.0, 20.0)
 SHORT_CUT_S = 3.0
 
 
 def sum_until_told(rank, reducers, job, settings):
-    """Check sum after sum; return the error that ended it and the longest one that did not, in seconds."""
+    """Check sums in a loop; return the error that ended it, and the longest time of a successful sum, in seconds."""
     longest_s = 0.0
     with rank.state(reducers, job, chunk_bytes=4096, **settings) as state:
         step = 0
@@ -36,7 +36,7 @@ def sum_until_told(rank, reducers, job, settings):
             step += 1
             if rank.number == 0 and step % 50 == 0:
                 rank.tell(step)
-            time.sleep(0.005)  # cores are few
+            time.sleep(0.005)  # there are few cores
     return None, time.monotonic(), longest_s
 
 
@@ -48,7 +48,7 @@ class Wires:
         self.ranks = ranks
 
     def plug(self, host: Host, how: str) -> None:
-        """Set the switch's port of a host "up" or "down"."""
+        """Set a host's switch port "up" or "down"."""
         assert host.namespace is not None
         run, _, port = host.namespace.rpartition("-")
         ip("-n", f"{run}-bridge", "link", "set", "dev", port, how)
@@ -60,7 +60,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
-    """Two ranks and room for two reducers; the processes stay for all tests of this module."""
+    """Yield two ranks and room for two reducers; the processes live for all tests of this module."""
     try:
         network = Network(2, 2, Link(rate_mbit=200))
     except NetworkUnavailable as error:
@@ -79,7 +79,7 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
 
 @pytest.fixture
 def serve_there(wires: Wires, tmp_path) -> Iterator[list[Reducer]]:
-    """Return reducers on the reducers' hosts; all ports are plugged in again afterwards."""
+    """Yield reducers on the reducers' hosts; all ports are plugged in again afterwards."""
     running: list[Reducer] = []
     for host in wires.network.reducers:
         with host.entered():
@@ -110,11 +110,11 @@ class Course:
             pass
 
     def ends(self):
-        """Wait for both ranks to end by themselves."""
+        """Wait for both ranks to end on their own."""
         return self._call.answers()
 
     def stop(self):
-        """End the sums; return what both ranks have seen. Rank 1 is told by rank 0's goodbye."""
+        """End the sums; return the reports of both ranks. Rank 1 is notified by rank 0's Goodbye."""
         self._call.tell(0, "stop")
         return self._call.answers()
 
@@ -155,7 +155,7 @@ def test_a_reducer_that_is_cut_off_is_left_out(wires, serve_there, job):
 
 
 def test_a_reducer_that_one_rank_cannot_reach_is_left_out(wires, serve_there, job):
-    """Rank 0 reaches the reducer, rank 1 does not. The job must do without it, because all ranks have to use it."""
+    """Rank 0 reaches the reducer, but rank 1 does not. The job must do without it, because all ranks have to use it."""
     course = Course(wires, serve_there, job)
     namespace = wires.network.workers[1].namespace
     route = [f"{wires.network.reducers[1].address}/32"]

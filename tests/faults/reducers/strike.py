@@ -1,4 +1,4 @@
-"""A reducer is killed by a DDP hook, at a chosen moment of a chosen bucket."""
+"""A DDP hook that kills a reducer at a chosen moment of a chosen bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_plugin import reduction_hook
 
 
 class Strike:
-    """Kills once: before the bucket is handed over, while it is under way, or when it is answered."""
+    """Kills once: before the bucket is submitted, while it is in flight, or when it is answered."""
 
     def __init__(self, pid: int, phase: str) -> None:
         self.killed = threading.Event()
@@ -26,12 +26,12 @@ class Strike:
         phase = self._phase if is_moment else ""
         if phase == "before":
             self._kill()
-        if phase == "under way":  # what a stopped process receives, it never answers
+        if phase == "under way":  # a stopped process never answers what it receives
             os.kill(self._pid, signal.SIGSTOP)
         future = reduction_hook(state, bucket)
         if phase == "under way":
             self._kill()
-        if phase == "answered":  # this rank has the result, the others perhaps not
+        if phase == "answered":  # this rank has the result, but the others perhaps not
             return future.then(lambda done: (self._kill(), done.value())[1])
         return future
 

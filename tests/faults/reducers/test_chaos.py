@@ -1,4 +1,4 @@
-"""The tool `benchmarks.chaos`, for a few seconds: a real training whose reducers are struck all the time."""
+"""The tool `benchmarks.chaos`, for a few seconds: a real training run whose reducers are struck continually."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers,
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     written = json.loads(out.read_text())
     assert len(written["strikes"]) == 3
-    # Ranks start the reducers on their own hosts again, and these do not count.
+    # Ranks restart the reducers on their own hosts, and these do not count.
     restarts = [strike for strike in written["strikes"] if number != "STOP" and not strike["is_colocated"]]
     assert written["restarts"] == len(restarts)
     assert written["failure"] == ""

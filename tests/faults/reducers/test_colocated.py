@@ -1,6 +1,6 @@
 """Reducers on the ranks' hosts: the same bits with any of them, with any weights, and when some of them die.
 
-Each rank says that it is on a host of its own, so each starts a reducer. They listen on the loopback address.
+Each rank claims to be on its own host, so each starts a reducer. They listen on the loopback address.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SIZES = [1, 1000, 70_000, 300_001, 5]
 
 
 def alone_on_its_host(rank):
-    """Let the others believe that this rank is on another host."""
+    """Make the others believe that this rank is on another host."""
     before = rendezvous.loopback_id
     rendezvous.loopback_id = lambda: f"host {rank.number}"
     rank.cleanup.callback(setattr, rendezvous, "loopback_id", before)
 
 
 def weigh(rank, chosen):
-    """Let rank 0 give the members these weights, in the order of the reducers."""
+    """Make rank 0 assign these weights to the members, in the order of the reducers."""
     before = leader.weights
     leader.weights = lambda links: tuple(chosen[link.id] for link in links)
     rank.cleanup.callback(setattr, leader, "weights", before)
@@ -41,7 +41,7 @@ def own_reducers(state):
 
 
 def sums(rank, reducers, job, colocated, chosen, **settings):
-    """Check sums of many sizes, several of which are under way at once; return who took part."""
+    """Check sums of many sizes, with several in flight concurrently; return who took part."""
     alone_on_its_host(rank)
     if chosen is not None:
         weigh(rank, chosen)
@@ -78,14 +78,14 @@ def sums_with_tls(rank, job, files):
 
 
 def test_they_show_the_workers_certificate(ranks, job, tmp_path):
-    """A worker with TLS takes no reducer without, and none whose certificate does not hold the address."""
+    """A worker with TLS rejects a reducer without TLS, and one whose certificate does not contain its address."""
     authority = Authority(tmp_path)
     assert ranks.run(2, sums_with_tls, job, authority.files("127.0.0.1")) == [[1, 1]] * 2
     assert ", tcp with TLS\n" in ranks.processes[0].log.text
 
 
 def sums_of_nodes(rank, job):
-    """Two nodes of two ranks: each node's lowest rank starts the reducer of both rails. Integers have no order."""
+    """Sum on two nodes of two ranks; each node's lowest rank starts both rails' reducer. Integer sums need no order."""
     before = rendezvous.loopback_id
     rendezvous.loopback_id = lambda: f"host {rank.number // 2}"
     rank.cleanup.callback(setattr, rendezvous, "loopback_id", before)
@@ -105,7 +105,7 @@ def test_hierarchical_mode_has_one_for_each_node(ranks, job):
 
 
 def outlive_its_own(rank, job, steps):
-    """Train while the reducer on rank 1's host is killed, until it is back; every gradient is checked."""
+    """Train while the reducer on rank 1's host is killed, until it is back; check every gradient."""
     alone_on_its_host(rank)
     with rank.state(None, job, **SETTINGS) as state:
         trainer = Trainer(rank, state)
@@ -139,7 +139,7 @@ def test_one_that_is_killed_is_started_again_and_no_step_is_lost(ranks, job):
 
 
 def die_with_its_own(rank, job):
-    """Rank 1 dies, and its reducer with it."""
+    """Let rank 1 die, and its reducer with it."""
     alone_on_its_host(rank)
     state = rank.state(None, job, timeout_s=30.0, **SETTINGS)
     rank.round(state, 50_000)
@@ -168,7 +168,7 @@ def test_one_that_dies_with_its_rank_leaves_the_others_an_error_that_names_the_r
 
 
 def refuse(rank, job):
-    """Rank 2's host has no such address."""
+    """Return the error when rank 2's host has no such address."""
     alone_on_its_host(rank)
     host = "127.0.0.1" if rank.number < 2 else "203.0.113.9"
     state = rank.state(None, job, colocated_host=host)

@@ -1,4 +1,4 @@
-"""A reducer is killed at a chosen moment of a training step; nothing but time may be lost."""
+"""A reducer is killed at a chosen moment of a training step. Only time may be lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from support.network.faulty_relay import Fault
 from support.planes import OVER_A_NETWORK
 from support.training.checked import Trainer
 
-#: Of the training: the step and the bucket in which the reducer is killed, and how far that bucket is then.
+#: The training's step and bucket in which the reducer is killed, and the bucket's progress at that moment.
 MOMENTS = [(3, 1, "before"), (4, 0, "under way"), (5, 1, "answered")]
 STEPS = 8
 
 
 def train_with_a_kill(rank, reducers, job, pid, step, index, phase):
-    """Rank 0 kills the reducer from its hook; the trainer checks every gradient of every step to the last bit."""
+    """Train while rank 0's hook kills the reducer; the trainer checks every gradient of every step to the last bit."""
     strike = Strike(pid, phase)
 
     def hook(state, bucket):
@@ -48,8 +48,8 @@ def test_a_reducer_killed_at_a_chosen_moment(ranks, reducers, serve, job, step, 
 
 
 def hold_one_result(rank, addresses, job):
-    """Rank 1's answers from one reducer are held back; rank 0 has the whole result and goes on."""
-    # Credit for all of it: rank 1 must be able to push everything without a result.
+    """Sum while one reducer's answers to rank 1 are held back; rank 0 has the whole result and continues."""
+    # Enough credit for everything, because rank 1 must be able to push all of it without a result.
     with rank.state(addresses[rank.number], job, chunk_bytes=4096, credit_bytes=256 << 10) as state:
         for step in range(4):
             rank.round(state, 10_000, step)
@@ -70,7 +70,7 @@ def hold_one_result(rank, addresses, job):
 
 
 def let_only_rank_0_be_answered(call, way):
-    """Have `hold_one_result` come to where rank 0 has all its results and rank 1, behind the way, has none."""
+    """Bring `hold_one_result` to where rank 0 has all its results and rank 1, behind the detour, has none."""
     assert [call.hear(0), call.hear(1)] == ["settled", "settled"]
     way.set(down=Fault(holds=True))
     for rank in range(2):
@@ -87,13 +87,13 @@ def let_only_rank_0_be_answered(call, way):
 def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
     ranks, reducers, faulty_reducer, detour, job
 ):
-    """Rank 0 must still have its contribution, although it has had the result for long."""
+    """Rank 0 must still have its contribution, although it received the result long ago."""
     stays, goes = reducers(1)[0], faulty_reducer()
     way = detour(goes)
     call = ranks.begin(2, hold_one_result, ([stays, goes[0].address], [stays, way.address]), job, group=False)
     let_only_rank_0_be_answered(call, way)
     goes[0].kill()
-    way.cut()  # what it held is gone for good
+    way.cut()  # what it held is lost
     call.answers()
 
 
@@ -102,7 +102,7 @@ def test_a_reducer_that_dies_after_answering_rank_0_and_before_answering_rank_1(
 def test_the_only_reducer_dies_after_answering_rank_0_and_comes_back(
     ranks, faulty_reducer, serve, detour, job
 ):
-    """Nobody has rank 1's results any more but rank 0; the sums must be made again from the contributions."""
+    """Only rank 0 still has rank 1's results, so the sums must be repeated from the contributions."""
     goes = faulty_reducer()
     way = detour(goes)
     call = ranks.begin(2, hold_one_result, ([goes[0].address], [way.address]), job, group=False)

@@ -1,4 +1,4 @@
-"""The reducer that the groups of a process share is killed: it is started again, and no group loses a sum."""
+"""The reducer shared by a process's groups is killed. It is restarted, and no group loses a sum."""
 
 from __future__ import annotations
 

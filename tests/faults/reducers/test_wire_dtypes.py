@@ -1,4 +1,4 @@
-"""A reducer is killed while gradients are compressed: what a rank has left out must not be left out, or sent, twice."""
+"""A reducer is killed while gradients are compressed. A rank's residual must be neither lost nor sent twice."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from integration.ddp.test_ddp import Perceptron, sgd
 from integration.ddp.test_wire_dtypes_ddp import loss_of, new_model
 from torch.nn.parallel import DistributedDataParallel
 
-#: The step and the bucket in which the reducer is killed, and how far that bucket is then.
+#: The step and bucket in which the reducer is killed, and the bucket's progress at that moment.
 MOMENTS = [(2, 1, "before"), (3, 0, "under way"), (4, 1, "answered")]
 STEPS = 7
 
 
 def train(rank, reducers, job, wire, pid=0, step=-1, index=0, phase=""):
-    """Return weights and residuals; rank 0 kills the reducer from its hook."""
+    """Train while rank 0 kills the reducer from its hook; return weights and residuals."""
     strike = Strike(pid, phase)
     now = -1
 

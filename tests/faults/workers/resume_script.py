@@ -42,7 +42,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 def main(folder: Path) -> None:
     rank, life = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    # torchrun's store survives a restart (torch 2.13), and Gloo finds its peers' addresses of the life before in it.
+    # torchrun's store survives a restart (torch 2.13), and Gloo finds its peers' addresses of the previous life in it.
     agents = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     store = dist.PrefixStore(f"life-{life}", agents)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(ddp_model(features), labels)
             if (rank, life, epoch, step) == (1, 0, *LAST_WORDS):
-                # Its loader's children live on; the others wait for its push.
+                # Its loader's children outlive it, and the others wait for its push.
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
             optimizer.step()

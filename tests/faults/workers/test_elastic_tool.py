@@ -1,4 +1,4 @@
-"""The tool `benchmarks.elastic`, with a few kills: what real workers gave and got, judged by the checker."""
+"""The tool `benchmarks.elastic`, with a few kills: real workers' contributions and results, judged by the checker."""
 
 from __future__ import annotations
 

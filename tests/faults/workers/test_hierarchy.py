@@ -1,4 +1,4 @@
-"""Hierarchical mode when something fails: every rank of every node hears of it, with the number in the whole job."""
+"""Failures in hierarchical mode: every rank of every node is notified, with the rank number in the whole job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.processes.ranks import Died
 from torch.utils.data import DataLoader, TensorDataset
 
 HOST = socket.gethostname()
-#: What a process keeps open once it has had a state: gRPC's, the loop's, and its life port.
+#: Descriptors that a process keeps open once it has had a state: gRPC's, the loop's, and its life port.
 KEPT_DESCRIPTORS = 9
 
 
@@ -40,7 +40,7 @@ def rounds(rank, state, size, count=3, numel=10_001):
 
 
 def outcome(rank, state, act, tensor):
-    """Return the error of `act`: its type, its text, when it came; the tensor is not touched afterwards."""
+    """Return the error of `act` (type, text and time); the tensor is not touched afterwards."""
     error = rank.error_of(act)
     at, before = time.monotonic(), tensor.clone()
     assert state.error is error or type(error).__name__ in ("ClosedError", "NoneType"), (state.error, error)
@@ -68,7 +68,7 @@ def wait_for(rank, reducers, job, size, victim):
 
 
 def issue(rank, reducers, job, size, numels, settings):
-    """Each rank issues a collective of its own size, if it has one; how that ends."""
+    """Issue a collective of this rank's own size, if it has one; return the outcome."""
     with rank.state(reducers, job, local_group=size, **settings) as state:
         rounds(rank, state, size)
         numel = numels[rank.number]
@@ -78,13 +78,13 @@ def issue(rank, reducers, job, size, numels, settings):
             return "closed", "", time.monotonic(), []
         if None in numels:
             assert rank.hear() == "go on"
-        # The others' error may be here before our collective: then issuing it raises.
+        # The others' error may arrive before our collective, and then issuing it raises.
         tensor = torch.ones(numel)
         return outcome(rank, state, lambda: rank.wait(state.all_reduce(tensor)), tensor)
 
 
 def close_on_error(rank, reducers, job, size, victim):
-    """The victim's rail fails, and as soon as it knows, before its node does, it closes."""
+    """The victim's rail fails, and it closes as soon as it knows, before its node does."""
     with rank.state(reducers, job, local_group=size) as state:
         rounds(rank, state, size)
         rank.tell("there")
@@ -103,7 +103,7 @@ def abort(rank, reducers, job, size, victim):
     """The victim aborts; the others wait for it."""
     with rank.state(reducers, job, local_group=size) as state:
         rounds(rank, state, size)
-        rank.tell("there")  # an abort waits for nobody who lacks a sum
+        rank.tell("there")  # an abort does not wait for ranks that lack a sum
         if rank.number == victim:
             rank.hear()
             state.abort()
@@ -113,7 +113,7 @@ def abort(rank, reducers, job, size, victim):
 
 
 def slow(rank, reducers, job, size, victim):
-    """The victim is about to be stopped; the others hear when."""
+    """The victim is about to be stopped; the others are told when."""
     settings = {"stall_warn_s": 0.5, "timeout_s": 3.0}
     with rank.state(reducers, job, local_group=size, **settings) as state:
         rounds(rank, state, size)
@@ -124,7 +124,7 @@ def slow(rank, reducers, job, size, victim):
 
 
 def with_children(rank, reducers, job, size, victim):
-    """As `wait_for`, with processes forked from the victim that keep its connections open."""
+    """Like `wait_for`, with processes forked from the victim that keep its connections open."""
     with rank.state(reducers, job, local_group=size) as state:
         rounds(rank, state, size)
         if rank.number == victim:
@@ -145,7 +145,7 @@ def with_children(rank, reducers, job, size, victim):
 
 
 def sums_while_struck(rank, reducers, job, size, steps):
-    """Sums, checked bit by bit, while the test kills a reducer."""
+    """Check sums bit by bit while the test kills a reducer."""
     with rank.state(reducers, job, local_group=size) as state:
         for step in range(steps):
             if step == steps // 2 and rank.number == 0:
@@ -159,7 +159,7 @@ def sums_while_struck(rank, reducers, job, size, steps):
 
 
 def train_and_leave(rank, reducers, job, size):
-    """Close at once after the last sum: nobody may miss its part of it, and nothing may be left."""
+    """Close immediately after the last sum: no rank may lack its part of it, and nothing may be left."""
     before = len(os.listdir("/proc/self/fd"))
     for life in range(6):
         with rank.state(reducers, f"{job}-{life}", local_group=size) as state:
@@ -170,7 +170,7 @@ def train_and_leave(rank, reducers, job, size):
         ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("reduction-")]
         assert ours == ["reduction-io"]
         deadline = time.monotonic() + 10.0
-        # gRPC closes its own a moment later.
+        # gRPC closes its own descriptors a moment later.
         while len(os.listdir("/proc/self/fd")) > before + KEPT_DESCRIPTORS:
             assert time.monotonic() < deadline, os.listdir("/proc/self/fd")
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Ranks that are late, for whatever reason: they are waited for and named, at the first collective as at any other."""
+"""Late ranks, whatever the reason: they are waited for and named, at the first collective as at any other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def logged(rank) -> list[str]:
 
 
 def one_is_late(rank, reducers, job, late):
-    """Rank `late` comes to the first collective so late that reducers would have been given up."""
+    """Rank `late` reaches the first collective so late that reducers would have been given up."""
     texts = logged(rank)
     with rank.state(reducers, job, join_timeout_s=LATE_S / 4, stall_warn_s=LATE_S / 4) as state:
         if rank.number == late:
@@ -55,10 +55,10 @@ def test_a_rank_that_is_late_for_the_first_collective_is_waited_for(ranks, reduc
     call = ranks.begin(3, one_is_late, reducers(2), job, late, group=has_store)
     for rank in {0, 1, 2} - {late}:
         assert call.hear(rank) == "waiting"
-    time.sleep(LATE_S)  # that is what the test is about
+    time.sleep(LATE_S)  # the subject of the test
     call.tell(late, "come")
     answers = call.answers()
-    # Rank 0 knows who is missing; that rank 0 is, everybody sees.
+    # Rank 0 knows which rank is missing. All ranks can see that rank 0 is.
     who = f"waiting for rank {late} to "
     witnesses = [0] if late else [1, 2]
     for rank in witnesses:
@@ -89,7 +89,7 @@ def test_a_rank_that_never_comes_is_an_error_that_names_it_on_all(ranks, reducer
 
 
 def busy_while_the_reducer_restarts(rank, reducers, job):
-    """Rank 1 holds the GIL for as long as a silent host would be dead after, and longer."""
+    """Let rank 1 hold the GIL longer than it takes for a silent host to count as dead."""
     judge.ABSENT_S = 1.0
     with rank.state(reducers, job) as state:
         rank.round(state)

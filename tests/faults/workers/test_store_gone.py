@@ -1,4 +1,4 @@
-"""The process that serves the store of torch.distributed dies or is stopped: nobody waits for it longer than we say."""
+"""The process that serves the store of torch.distributed dies or is stopped. No rank waits longer than promised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.processes.ranks import Died
 
 from worker_plugin.process_group import ReductionOptions
 
-#: The store's own time-out, and that of the process groups.
+#: The timeout of the store and of the process groups.
 LONG = timedelta(minutes=30)
 JOIN_S = 2.0
 
@@ -27,7 +27,7 @@ def serve_store(rank):
 
 
 def lose_the_store(rank, reducers, job):
-    """Meet while the store is there; tell for each way to meet again, when it is not, the error of that."""
+    """Meet while the store exists; report, for each way to meet again without it, the error."""
     if rank.number == 2:
         return serve_store(rank)
     store = dist.TCPStore("127.0.0.1", rank.hear(), is_master=False, timeout=LONG)

@@ -1,4 +1,4 @@
-"""A job that torchrun starts again after a crash goes on from its checkpoint, under its name on the same reducers."""
+"""A job restarted by torchrun after a crash resumes from its checkpoint, under its name on the same reducers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANKS = 2
 
 
 def undisturbed() -> dict[str, torch.Tensor]:
-    """Train as the script does, but all ranks here and without DDP: the fold of their gradients, each step."""
+    """Train like the script, but with all ranks here and without DDP: fold their gradients in each step."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = resume_script.model()
@@ -34,7 +34,7 @@ def undisturbed() -> dict[str, torch.Tensor]:
     return model.state_dict()
 
 
-@pytest.mark.timeout(200)  # each of six processes imports torch; the run has a limit of its own
+@pytest.mark.timeout(200)  # each of six processes imports torch; the run has its own time limit
 def test_a_job_that_torchrun_restarts_goes_on_from_its_checkpoint(reducers, tmp_path, job):
     script = Path(resume_script.__file__)
     more = {"REDUCTION_REDUCERS": ",".join(reducers(2)), "REDUCTION_JOB": job[:100]}

@@ -1,4 +1,4 @@
-"""A worker dies with children of a DataLoader that outlive it: an error on all others within the promised time."""
+"""A worker dies, outlived by a DataLoader's children: all others get an error within the promised time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worker_plugin.core.membership.judge import GRACE_S
 
 
 def wait_for_the_victim(rank, reducers, job, victim):
-    """The victim reads batches while the others wait for it in a collective; they return how that ended."""
+    """The victim reads batches while the others wait for it in a collective; they return the outcome."""
     with rank.state(reducers, job) as state:
         for step in range(3):
             rank.round(state, 10_000, step)
@@ -75,10 +75,10 @@ def test_a_killed_worker_is_named_to_all_others_in_time(ranks, fresh_ranks, redu
         for error, at, late_s in answers:
             assert type(error) is WorkerLost
             assert f"rank {victim} ({socket.gethostname()})" in str(error)
-            # Nobody waits whether it comes back: its host refuses connections to its port.
+            # No rank waits for its return, because its host refuses connections to its port.
             assert at - killed_at < GRACE_S + late_s, f"{at - killed_at:.2f} s, machine late by {late_s:.2f}"
-        ranks.run(3, some_rounds, reducers(2), job, group=False)  # the name is free at once
+        ranks.run(3, some_rounds, reducers(2), job, group=False)  # the name is free immediately
     finally:
-        for pid in children:  # they ask for their parent every 5 s only
+        for pid in children:  # they check for their parent only every 5 s
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,3 +1,3 @@
-"""Fixtures of the fault tests: a detour to a reducer that can be cut, and stopped processes."""
+"""The faults' fixtures: a breakable path to a reducer, and processes that are stopped."""
 
 from faults.conftest import detour, faulty_reducer, stopped  # noqa: F401

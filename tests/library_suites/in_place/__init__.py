@@ -1,1 +1,1 @@
-"""Plugins of pytest that put ours in the place of what each library's tests would use, one per library."""
+"""pytest plugins that replace what each library's tests would use with ours, one per library."""

@@ -1,4 +1,4 @@
-"""Lightning: its DDPStrategy, and all names of it such as "ddp" and "ddp_spawn", are our strategy."""
+"""Lightning: its DDPStrategy, and all its names such as "ddp" and "ddp_spawn", are our strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning and Fabric: tests for GPUs run on the CPU, and tests that want a process of their own have one."""
+"""Lightning and Fabric: GPU tests run on the CPU, and tests that want a separate process have one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _original = TorchTrainer.__init__
 @functools.wraps(_original)
 def _make(self: Any, *arguments: Any, **named: Any) -> None:
     if named.get("torch_config") is None:
-        # No CPUs are set aside for them, because the tests have Ray offer no more than they use.
+        # No CPUs are reserved for them, because the tests make Ray offer only as many as they use.
         named["torch_config"] = ReductionConfig(reducers=2, num_cpus=0)
     _original(self, *arguments, **named)
 

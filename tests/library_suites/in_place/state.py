@@ -1,6 +1,6 @@
-"""A state before the tests, for those that want no thread and no variable to outlive them.
+"""Creates a state before the tests, for those that want no thread and no variable to outlive them.
 
-The threads of the I/O loop and of gRPC, and gRPC's variables, belong to the process, so they are there before.
+The threads of the I/O loop and of gRPC, and gRPC's variables, belong to the process, so they exist beforehand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torchft: what its tests make as ProcessGroupGloo is our process group."""
+"""torchft: ProcessGroupGloo in its tests is our process group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretended nodes: ranks of one host that claim to be on several, and the sums that hierarchical mode must give."""
+"""Simulated nodes: ranks of one host that claim to be on several, and the sums that hierarchical mode must produce."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def combine(parts: Sequence[torch.Tensor], op: Any) -> torch.Tensor:
 def of_nodes(
     tensors: Sequence[torch.Tensor], size: int, op: str = "SUM", wire: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return what nodes of `size` ranks make of all ranks' tensors: the fold over nodes of the folds in the nodes."""
+    """Return the expected result for nodes of `size` ranks: a fold over nodes of the folds within each node."""
     dtype = tensors[0].dtype
     nodes = [combine(tensors[first : first + size], op) for first in range(0, len(tensors), size)]
-    # 16-bit types are rounded before they are pushed, and what comes back is rounded.
+    # 16-bit types are rounded before the push, and the result is rounded again.
     result = combine([node.to(wire or dtype) for node in nodes], op)
     if op == "AVG":
         result = result / len(tensors)

@@ -1,4 +1,4 @@
-"""The sums that compressed formats must give, computed in one place and without any worker.
+"""The sums that compressed formats must produce, computed in one place and without any worker.
 
 Written from the formats' description (codecs/*.py): pad each piece to whole blocks, encode it, add in rank order,
 divide, encode the result, decode it. Only the codecs are the product's own.
@@ -17,7 +17,7 @@ from support.processes.rank_main import Rank
 
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-#: Of each wire dtype the format, and the bytes of one block's contribution.
+#: The format of each wire dtype, and the bytes of one block's contribution.
 _BLOCKS = {
     "int8": (DType.INT8_BLOCK, 4 + 256),
     "fp8": (DType.FP8_BLOCK, 4 + 256),
@@ -44,7 +44,7 @@ def encode(row: torch.Tensor, wire: str) -> np.ndarray:
 
 
 def decoded(row: torch.Tensor, wire: str) -> torch.Tensor:
-    """Return what a reducer makes of a rank's contribution."""
+    """Return a rank's contribution as the reducer decodes it."""
     contribution = encode(row, wire)
     codec, nbytes = _codec(wire)
     values = np.empty(len(contribution) // nbytes * codec.block, np.float32)
@@ -58,7 +58,7 @@ def fold(
     op: dist.ReduceOp.RedOpType = SUM,
     size: int = 1,
 ) -> torch.Tensor:
-    """Return what these contributions, one piece each, must become; each the sum of `size` ranks, for AVG."""
+    """Return the expected result of these one-piece contributions; each is the sum of `size` ranks, for AVG."""
     dtype = rows[0].dtype
     if wire is None or dtype is torch.float64 or (wire in HALVES and dtype is not torch.float32):
         return Rank.fold(rows, op)
@@ -80,7 +80,7 @@ def fold(
 
 
 class Feedback:
-    """All ranks' error feedback: residuals by rank and parameter; by node, if a node has several ranks."""
+    """All ranks' error feedback: residuals by rank and parameter, or by node if a node has several ranks."""
 
     def __init__(self, wire: str | None, world_size: int, size: int = 1) -> None:
         self.wire = wire
@@ -88,7 +88,7 @@ class Feedback:
         self.residuals: list[dict[int, torch.Tensor]] = [{} for _ in range(world_size // size)]
 
     def mean(self, number: int, column: list[torch.Tensor]) -> torch.Tensor:
-        """Return what a parameter's gradients, one of each rank, must become; changes its residuals."""
+        """Return the expected result of a parameter's gradients, one per rank, and update its residuals."""
         dtype = column[0].dtype
         is_lossy = self.wire in _BLOCKS and dtype is not torch.float64
         if self.size > 1 and not is_lossy:
@@ -106,7 +106,7 @@ class Feedback:
         return fold(rows, self.wire, AVG, self.size).to(dtype)
 
     def residual_of(self, rank: int, number: int) -> torch.Tensor | None:
-        """Return what a rank keeps of a parameter, flat: of its node's, the blocks that it encodes."""
+        """Return a rank's flat residual of a parameter: from its node's residual, the blocks that this rank encodes."""
         whole = self.residuals[rank // self.size].get(number)
         if whole is None or self.size == 1:
             return None if whole is None else whole.reshape(-1)
@@ -119,7 +119,7 @@ class Feedback:
 
 
 def assert_same(result: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Check that all bits are equal; of NaNs only the positions have to be."""
+    """Check that all bits are equal. For NaNs only the positions must match."""
     assert result.dtype == expected.dtype, what
     assert torch.equal(result.isnan(), expected.isnan()), what
     assert torch.equal(result.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0)), what

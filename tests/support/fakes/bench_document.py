@@ -1,4 +1,4 @@
-"""Documents as the benchmarks write them, with made-up numbers."""
+"""Documents in the benchmarks' format, with made-up numbers."""
 
 from __future__ import annotations
 

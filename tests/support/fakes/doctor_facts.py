@@ -1,4 +1,4 @@
-"""Facts of a healthy cluster, which tests then spoil."""
+"""Facts of a healthy cluster, for tests to spoil."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reducer(number: int, **changes: Any) -> Reducer:
 
 
 def worker(rank: int, count: int = 2, **changes: Any) -> Worker:
-    """Return a rank that sees `count` reducers; changes are of the worker, `host` is a dict of the host's."""
+    """Return a rank that sees `count` reducers. `changes` are the worker's; `host` is a dict of changes to its host."""
     there = [reducer(number) for number in range(count)]
     host = replace(HOST, name=f"host-{rank}", **changes.pop("host", {}))
     healthy = Worker(
@@ -61,7 +61,7 @@ def worker(rank: int, count: int = 2, **changes: Any) -> Worker:
 
 
 def healthy(workers: int = 4, reducers: int = 2, **changes: Any) -> Facts:
-    """Return facts with no fault: links of RATE, and all that follows from them."""
+    """Return facts without a fault: links of RATE, and everything that follows from them."""
     ranks, addresses = range(workers), [reducer(number).address for number in range(reducers)]
     facts = Facts(
         workers=[worker(rank, reducers) for rank in ranks],

@@ -1,4 +1,4 @@
-"""A fake GPU: tensors on the CPU that count as written only later, and copies that take time."""
+"""A fake GPU: CPU tensors that count as written only later, and copies that take time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FakeEvent:
         self._error: BaseException | None = None
 
     def happen(self, error: BaseException | None = None) -> None:
-        """Let all threads that wait for the event go on."""
+        """Wake up all threads that wait for the event."""
         self._error = error
         self._is_over.set()
 
@@ -33,11 +33,11 @@ class FakeEvent:
             raise RuntimeError(f"CUDA error: {self._error}")
 
     def delay(self, stream: Any) -> None:
-        """See `Event.delay`; nothing of the CPU's runs on streams."""
+        """See `Event.delay`; no CPU work runs on streams."""
 
 
 class FakeStream:
-    """Runs functions one after the other on a thread of its own, each after `delay_s`. It can be held."""
+    """Runs functions one after the other on its own thread, each after `delay_s`. It can be held."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
@@ -66,7 +66,7 @@ class FakeStream:
 
 
 class FakeGpu:
-    """Stands for `gpu.Gpu`."""
+    """Stands in for `gpu.Gpu`."""
 
     def __init__(self, device: torch.device) -> None:
         self.down = FakeStream()
@@ -83,12 +83,12 @@ class FakeGpu:
 
 
 def garbage(nbytes: int) -> torch.Tensor:
-    """Return memory whose content shows if it is used: NaN in float32."""
+    """Return memory filled with NaN in float32, so that its use is noticed."""
     return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
 
 
 def pretend(delay_s: float, batch_bytes: int) -> None:
-    """In this process, take every tensor for one on a GPU, written late by a stream and copied batch by batch."""
+    """In this process, treat every tensor as a GPU tensor, written late by a stream and copied batch by batch."""
 
     class SlowGpu(FakeGpu):
         def __init__(self, device: torch.device) -> None:
@@ -100,7 +100,7 @@ def pretend(delay_s: float, batch_bytes: int) -> None:
     def written(tensor: torch.Tensor) -> FakeEvent:
         values = tensor.detach().clone()
         with torch.no_grad():
-            tensor.detach().fill_(1)  # what must not be read yet
+            tensor.detach().fill_(1)  # must not be read yet
         return computing.put(lambda: tensor.detach().copy_(values))
 
     streams.Gpu = SlowGpu  # type: ignore[misc, assignment]

@@ -11,10 +11,10 @@ from worker_plugin.tensors.futures import Future, fail
 
 
 class FakeSums:
-    """Sums what its members submit, in the order in which each of them does.
+    """Sums what its members submit, in each member's order of submission.
 
     Args:
-        count: of the members.
+        count: number of members.
     """
 
     def __init__(self, count: int) -> None:
@@ -24,7 +24,7 @@ class FakeSums:
         self._error: Exception | None = None
 
     def member(self) -> Callable[[torch.Tensor], Future]:
-        """Return the function by which one more member submits."""
+        """Return the submit function of a new member."""
         submitted = 0
 
         def submit(tensor: torch.Tensor) -> Future:
@@ -47,7 +47,7 @@ class FakeSums:
         return submit
 
     def break_off(self, error: Exception) -> None:
-        """Let all that is not complete, and all that is submitted later, fail."""
+        """Fail everything that is incomplete, and everything submitted later."""
         with self._lock:
             self._error = error
             left = [one for together in self._submitted if len(together) < self._count for one in together]

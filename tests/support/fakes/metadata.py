@@ -1,11 +1,11 @@
-"""A server that answers as the metadata services of clouds do."""
+"""A server that imitates the metadata services of clouds."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Service:
-    """Answers by `pages`: by path, the header that must be there and the answer; 404 for all others."""
+    """Answers according to `pages`: by path, the required header and the answer. All other paths get 404."""
 
     def __init__(self):
         self.pages, self.asked = {}, 0
@@ -33,6 +33,6 @@ class Service:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
-        """Answer nothing any more."""
+        """Stop answering."""
         self.server.shutdown()
         self.server.server_close()

@@ -1,4 +1,4 @@
-"""What NCCL 2.29 writes, shortened: a rank of a ring over sockets; lines as in its issue 2057 and its sources."""
+"""Abridged log output of NCCL 2.29: a rank of a ring over sockets; lines as in its issue 2057 and its sources."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ AllReduce: 67108864 Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..1}}
 
 
 def socket_log(rank: int) -> str:
-    """Return the log of one of four ranks, each on a host of its own."""
+    """Return the log of one of four ranks, each on its own host."""
     return "".join(f"{_INFO}{line}\n" for line in _LINES.format(rank=rank, host=rank + 1).splitlines())

@@ -8,7 +8,7 @@ from reduction.security.tls import TlsFiles
 
 
 class Authority:
-    """A certification authority, and the files of the certificates that it has issued."""
+    """A certification authority and the files of the certificates that it has issued."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self._directory = directory
@@ -24,8 +24,8 @@ class Authority:
 
         Args:
             identities: the names or addresses.
-            is_expired: whether it was good for a day of last month.
-            days: from now, when it becomes valid and when it expires.
+            is_expired: whether it was valid for one day last month.
+            days: start and end of its validity, in days from now.
         """
         if is_expired:
             days = -30, -29

@@ -1,4 +1,4 @@
-"""Options of the gRPC channels that tests make by themselves."""
+"""Options of the gRPC channels that tests create themselves."""
 
-#: All our channels ignore a proxy that the environment names, because it does not lead to loopback.
+#: All our channels ignore a proxy from the environment, because it does not lead to loopback.
 NO_PROXY = [("grpc.enable_http_proxy", 0)]

@@ -29,7 +29,7 @@ from reduction.model import (
 
 CHUNK = 64 << 10
 CHUNKS = 4
-#: Bytes that every rank pushes at once.
+#: Bytes that every rank pushes without waiting.
 CREDIT = CHUNK * CHUNKS
 NUMEL = CREDIT // 4
 #: A collective so large that its chunks have full size. Only the first chunks are pushed.
@@ -37,7 +37,7 @@ COLLECTIVE = Collective(ReduceOp.SUM, DType.FLOAT32, layout.SMALL_BYTES // 4, 7)
 
 
 def values(job: int, rank: int, seq: int) -> np.ndarray:
-    """Return a contribution; the order of adding matters."""
+    """Return a contribution whose sum depends on the order of addition."""
     generator = np.random.default_rng((job, rank, seq))
     return (generator.standard_normal(NUMEL) * 10.0 ** (rank % 3)).astype(np.float32)
 
@@ -70,7 +70,7 @@ class CrowdMember:
         self.stream.send(self._join)
 
     async def answer(self) -> Welcome | Abort:
-        """Return what the reducer answers. Where a connection took too long, dial again, as a worker does."""
+        """Return the reducer's answer. If a connection took too long, dial again, as a worker does."""
         frame = await self.frames.get()
         while isinstance(frame, ReducerUnavailable):
             self._dial()
@@ -130,7 +130,7 @@ class Crowd:
         self._members: list[CrowdMember] = []
 
     async def join(self) -> tuple[list[int], Counter]:
-        """Join with all jobs at once; return those that run, and what the ranks of the others heard."""
+        """Join with all jobs concurrently; return the running jobs, and what the ranks of the others received."""
         refusals: Counter = Counter()
         everybody = {
             job: [
@@ -154,7 +154,7 @@ class Crowd:
         return list(self._running), refusals
 
     def push(self, seq: int, *, first: int, last: int) -> None:
-        """Have these ranks of every job push all that their credit allows."""
+        """Have these ranks of every job push as much as their credit allows."""
         for members in self._running.values():
             for member in members[first:last]:
                 member.push(seq)
@@ -167,7 +167,7 @@ class Crowd:
                 assert np.array_equal(await member.sum(seq), right), (job, member.rank, seq)
 
     async def leave(self) -> None:
-        """Say Goodbye and close everything."""
+        """Send Goodbye and close everything."""
         for members in self._running.values():
             for member in members:
                 member.stream.send(Goodbye(0, 0))

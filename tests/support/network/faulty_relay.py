@@ -1,4 +1,4 @@
-"""A relay that holds, delays, trickles, truncates or repeats what it passes on, each way, as broken boxes do."""
+"""A relay that holds, delays, trickles, truncates or repeats traffic in each direction, as broken middleboxes do."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 from support.network.relays import Way, reset
 
-#: Bytes that are read at once. Faults at a certain byte are exact for any value.
+#: Bytes per read. Faults at a certain byte are exact for any value.
 _PIECE_BYTES = 1 << 16
-#: How often a trickle drips, in seconds.
+#: Interval between the drips of a trickle, in seconds.
 _DRIP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to the bytes of one way from now on, counted over all connections together."""
+    """Faults of one direction's bytes from now on, counted over all connections together."""
 
     #: Whether bytes are held back. They are lost if the relay is cut meanwhile.
     holds: bool = False
     #: Seconds by which all bytes are delayed.
     delay_s: float = 0.0
-    #: The most bytes per second, passed on a few at a time. None is no limit.
+    #: The most bytes per second, forwarded a few at a time. None is no limit.
     bytes_per_s: int | None = None
     #: After this many bytes their connection is reset in both directions. Then the fault is over.
     truncate_after: int | None = None
@@ -33,7 +33,7 @@ class Fault:
 
     @property
     def border(self) -> int | None:
-        """Return the byte at which the fault happens that happens only once."""
+        """Return the byte at which the one-time fault happens."""
         return next(
             (at for at in (self.truncate_after, self.repeat_first, self.flip_at) if at is not None), None
         )
@@ -47,21 +47,21 @@ class _Direction:
 
     def __init__(self) -> None:
         self.fault = NO_FAULT
-        #: Bytes since the fault was set, as far as `repeat_first` needs them.
+        #: Bytes since the fault was set, as many as `repeat_first` needs.
         self.seen = bytearray()
         self.count = 0
-        #: How often a truncation or repetition was carried out.
+        #: Number of truncations and repetitions carried out.
         self.struck = 0
         self.passes = asyncio.Event()
         self.passes.set()
 
 
 class FaultyRelay(Way):
-    """Passes everything on to another port, both ways, with faults.
+    """Forwards everything to another port, both ways, with faults.
 
     Args:
         target_port: on 127.0.0.1.
-        host: to listen on. 127.0.0.2 and so on give a data port the number that its reducer offers.
+        host: to listen on. With 127.0.0.2 and so on, a data port can have the number that its reducer advertises.
         port: to listen on; 0 picks a free one.
     """
 
@@ -71,7 +71,7 @@ class FaultyRelay(Way):
         super().__init__(host, port)
 
     def set(self, *, up: Fault = NO_FAULT, down: Fault = NO_FAULT) -> None:
-        """Have these faults from now on: `up` to the target, `down` back from it."""
+        """Set the faults from now on: `up` to the target, `down` back from it."""
 
         async def change() -> None:
             for direction, fault in ((self._up, up), (self._down, down)):
@@ -85,7 +85,7 @@ class FaultyRelay(Way):
         self._there(change())
 
     def reset(self) -> None:
-        """Reset all connections, with what is held, and go on taking new ones."""
+        """Reset all connections, including held bytes, and keep accepting new ones."""
 
         async def end() -> None:
             for writer in self._writers:
@@ -96,13 +96,13 @@ class FaultyRelay(Way):
 
     @property
     def struck(self) -> int:
-        """How many truncations, repetitions and flipped bits there were."""
+        """Return the number of truncations, repetitions and flipped bits."""
         return self._up.struck + self._down.struck
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:  # a relay cannot refuse any more
+        except OSError:  # a relay can no longer refuse
             reset(writer)
             return
         self._writers.append(back)
@@ -111,7 +111,7 @@ class FaultyRelay(Way):
             asyncio.create_task(self._pass_on(there, writer, self._down)),
         ]
         try:
-            # If one direction breaks, the other ends, too. An end without error leaves the other direction open.
+            # If one direction breaks, the other ends too. An end without error leaves the other direction open.
             await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
             if any(way.done() and way.exception() is not None for way in ways):
                 for end in (writer, back):

@@ -1,7 +1,7 @@
-"""A place where host names mean what a test says: a network and mount namespace with a name server of its own.
+"""A place where the test defines host names: a network and mount namespace with its own name server.
 
-The name server is dnsmasq, and the first process of the place. What is started with `prefix` sees its answers, and the
-loopback addresses of the place only. Needs root.
+The name server is dnsmasq, and it is the first process of the place. Processes started with `prefix` see its answers,
+and only the place's loopback addresses. Needs root.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIONS = (
 
 
 def missing() -> str | None:
-    """Return what this machine lacks, None if nothing."""
+    """Return what this machine lacks, or None."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
         return f"{', '.join(absent)} missing"
@@ -43,8 +43,8 @@ class Names:
 
     Args:
         folder: for its files.
-        addresses: those of each full name. `set` changes them.
-        search: domains that are tried for names with fewer dots than five, as in a pod.
+        addresses: addresses of each full name. `set` changes them.
+        search: domains that are tried for names with fewer than five dots, as in a pod.
     """
 
     def __init__(self, folder: Path, addresses: Mapping[str, str], search: Sequence[str] = ()) -> None:
@@ -72,7 +72,7 @@ class Names:
                 *options,
             ]
         )
-        #: The words before a command that runs there.
+        #: The words before a command that run it there.
         self.prefix = ("nsenter", f"--target={self._server.pid}", "--mount", "--net")
         try:
             self._wait(next(iter(addresses)))
@@ -81,7 +81,7 @@ class Names:
             raise
 
     def set(self, addresses: Mapping[str, str]) -> None:
-        """Give the names other addresses from now on."""
+        """Change the addresses of the names from now on."""
         self._write(addresses)
         self._server.send_signal(signal.SIGHUP)
 

@@ -16,7 +16,7 @@ from reduction.v1 import reduction_pb2 as pb
 from support.network.channels import NO_PROXY
 
 ID = bytes(range(16))
-#: Every wait for a reducer in this module ends after this time, in seconds.
+#: Timeout of every wait for a reducer in this module, in seconds.
 WAIT_S = 20.0
 
 
@@ -35,7 +35,7 @@ def join(job: str, **changes) -> Join:
 
 
 class RawStream:
-    """A Session call that sends what it is told to."""
+    """A Session call that sends exactly what a test passes it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RawStream:
 
 
 class DataConnection:
-    """A connection to a data port that sends what it is told to."""
+    """A connection to a data port that sends exactly what a test passes it."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port), timeout=WAIT_S)
@@ -100,14 +100,14 @@ class DataConnection:
         self.socket.sendall(data)
 
     def receive(self, count: int) -> bytes:
-        """Return exactly `count` bytes, or fewer if the stream ends before."""
+        """Return exactly `count` bytes, or fewer if the stream ends earlier."""
         data = b""
         while len(data) < count and (more := self.socket.recv(count - len(data))):
             data += more
         return data
 
     def rest(self) -> bytes:
-        """Return all bytes until the stream ends. It must end; a reset is an end, too."""
+        """Return all bytes until the stream ends, which it must. A reset is an end, too."""
         data = b""
         try:
             while more := self.socket.recv(1 << 16):
@@ -161,12 +161,12 @@ class MovedRank:
         return frame
 
     def started(self, configuration) -> None:
-        """Say Hello, and wait for the Start."""
+        """Send Hello, and wait for the Start."""
         self.hello(configuration)
         self.read_until(Start)
 
     def error(self) -> ReductionError | None:
-        """Wait until call and data connection have ended; return the error of the Abort, which comes on either."""
+        """Wait until call and data connection have ended; return the error of the Abort, which arrives on either."""
         data = self.data.rest()
         self.data.close()
         while len(data) >= tcp.HEADER_BYTES:

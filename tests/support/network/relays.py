@@ -1,6 +1,6 @@
-"""Obstacles between a worker and a reducer: a relay that holds bytes back or cuts, and ports that are no data port.
+"""Obstacles between a worker and a reducer: a relay that holds bytes or cuts, and ports that are not data ports.
 
-Each runs on a loop and a thread of its own, so that a test may use it from wherever it is.
+Each runs on its own loop and thread, so a test can use it from anywhere.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ANSWER_S = 10.0
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST. Bytes that were written but not sent yet are lost."""
-    with contextlib.suppress(OSError):  # it is closed already
+    """End a connection with RST. Bytes that were written but not yet sent are lost."""
+    with contextlib.suppress(OSError):  # already closed
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.transport.abort()
@@ -37,7 +37,7 @@ class Way:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Reset all connections and take no more. Idempotent."""
+        """Reset all connections and accept no more. Idempotent."""
         if not self._loop.is_closed():
             self._there(self._cut())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -51,12 +51,12 @@ class Way:
         return await asyncio.start_server(self._accept, host, port)
 
     async def _cut(self) -> None:
-        # asyncio forgets to close a connection if it is cancelled while it accepts it, and also if the server
-        # was closed since the kernel had accepted it.
+        # asyncio does not close a connection if it is cancelled while accepting it, or if the server was closed after
+        # the kernel had accepted it.
         while accepting := self._accepting():
             await asyncio.gather(*accepting)
         self._server.close()
-        await asyncio.sleep(0)  # a connection that was just accepted is known once its task has begun
+        await asyncio.sleep(0)  # a connection that was just accepted is known only after its task has begun
         for writer in self._writers:
             reset(writer)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -79,7 +79,7 @@ class Way:
 
 
 class Relay(Way):
-    """Passes everything on to another port, both ways."""
+    """Forwards everything to another port, both ways."""
 
     def __init__(self, target_port: int, host: str = "127.0.0.1") -> None:
         self._target_port = target_port
@@ -88,11 +88,11 @@ class Relay(Way):
         super().__init__(host)
 
     def hold_answers(self) -> None:
-        """Let nothing come back until further notice."""
+        """Hold back all answers until further notice."""
         self._loop.call_soon_threadsafe(self._answers.clear)
 
     def release_answers(self) -> None:
-        """Let everything come back again."""
+        """Let answers through again."""
         self._loop.call_soon_threadsafe(self._answers.set)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +130,7 @@ class StrangePort(Way):
 
 
 class ClosedPort:
-    """A port that refuses connections and that nobody else can take: it is bound, but does not listen."""
+    """A port that refuses connections and that no one else can take: it is bound but does not listen."""
 
     count = 0
 

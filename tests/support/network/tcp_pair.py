@@ -19,9 +19,9 @@ WHAT = Collective(ReduceOp.SUM, DType.FLOAT32, 64, 7)
 
 
 def run(test, run_loop=uvloop.run, bugs=()):
-    """Run a coroutine, on the loop that production uses; the timeout is a guard against hangs only.
+    """Run a coroutine on the loop that production uses; the timeout only guards against hangs.
 
-    `bugs` are the exceptions that the loop must have got from its callbacks.
+    `bugs` are the exceptions that the loop must have received from its callbacks.
     """
 
     raised = []
@@ -36,7 +36,7 @@ def run(test, run_loop=uvloop.run, bugs=()):
 
 
 def on_loop(test):
-    """Make a test of a coroutine function, as `run` does."""
+    """Turn a coroutine function into a test, using `run`."""
 
     @wraps(test)
     def ran(*arguments, **named):
@@ -46,13 +46,13 @@ def on_loop(test):
 
 
 class Recorder:
-    """A `Handler` that keeps what came, and lets a test act from within."""
+    """A `Handler` that records messages and lets a test act inside its callbacks."""
 
     def __init__(self):
         self.placed = []
         self.messages = []
         self.ends = []
-        #: Memory for the next payloads. If it is empty, each payload gets memory of its own.
+        #: Memory for the next payloads. If it is empty, each payload gets its own memory.
         self.memory = []
         self.on_place = self.on_payload = lambda header: None
         self._changed = asyncio.Event()
@@ -94,12 +94,12 @@ class Recorder:
 
 
 def unix_pair(**_):
-    """Sockets on which what is sent has arrived when `send` returns."""
+    """Return sockets on which sent data has arrived when `send` returns."""
     return socket.socketpair()
 
 
 def tcp_pair(receive_bytes=None):
-    """Connected TCP sockets on loopback; the first one with a receive buffer of this size."""
+    """Return connected TCP sockets on loopback; the first one has a receive buffer of this size."""
     with socket.socket() as listener:
         if receive_bytes is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -113,7 +113,7 @@ def tcp_pair(receive_bytes=None):
 
 @contextmanager
 def connected(make=unix_pair, **settings):
-    """Give out a started Connection, its Recorder, and the socket at the other end."""
+    """Yield a started Connection, its Recorder, and the socket at the other end."""
     sock, peer = make(**settings)
     sock.setblocking(False)
     peer.setblocking(False)
@@ -128,13 +128,13 @@ def connected(make=unix_pair, **settings):
 
 
 async def until(is_so):
-    """Let the loop run until a condition holds for which there is no event."""
+    """Let the loop run until a condition holds that has no event."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def settle(connection):
-    """Let the connection take all that has arrived on its unix socket."""
+    """Let the connection process everything that has arrived on its unix socket."""
     await until(lambda: not select.select([connection.fileno()], [], [], 0)[0])
 
 
@@ -143,7 +143,7 @@ async def send_all(peer, data):
 
 
 async def receive(peer, count):
-    """Return exactly `count` bytes, or fewer if the stream ends before."""
+    """Return exactly `count` bytes, or fewer if the stream ends earlier."""
     data = bytearray()
     while len(data) < count:
         more = await asyncio.get_running_loop().sock_recv(peer, count - len(data))

@@ -1,18 +1,18 @@
-"""The environment and the log of all child processes of the integration tests. The log must show no bug."""
+"""The environment and log of all child processes of the integration tests. The log must show no bug."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: Text that shows a bug: no process of ours may write it to its log, whatever happens to the process.
+#: Text that shows a bug. No process of ours may log it, whatever happens to the process.
 OUR_BUGS = ("Traceback", "never retrieved", "level=ERROR", "Fatal Python error", "terminate called")
-#: The longest time that a process may take to start or to end, in seconds.
+#: Maximum time for a process to start or end, in seconds.
 START_S = 30.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment for a child: no settings of the caller's but a run of its own, loopback only."""
+    """Return the environment for a child: none of the caller's settings, its own run, and loopback only."""
     ours = ("REDUCTION_", "REDUCER_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     defaults = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "REDUCTION_RUN": f"tests-{os.getpid()}"}
@@ -20,12 +20,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def state_of(pid: int) -> str:
-    """Return the letter of a process's state: T is stopped, Z ended and not waited for."""
+    """Return the letter of a process's state: T is stopped, Z ended but not yet waited for."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process has started, in the order of their start."""
+    """Return the processes that a process has started, in order of their start."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -38,7 +38,7 @@ def is_gone(pid: int) -> bool:
 
 
 class Log:
-    """A process's stderr in a file; complains about new lines that show a bug of ours."""
+    """A process's stderr in a file; reports new lines that show a bug of ours."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,15 +47,15 @@ class Log:
 
     @property
     def text(self) -> str:
-        """All that was written so far."""
+        """Everything written so far."""
         return self.path.read_text(errors="replace")
 
     def spare(self) -> None:
-        """Accept everything from now on: the process will be killed, and its children log errors then."""
+        """Accept everything from now on, because the process will be killed and its children will then log errors."""
         self._is_spared = True
 
     def check(self) -> None:
-        """Fail if anything new is a bug's trace."""
+        """Fail if a new line shows a bug."""
         if self._is_spared:
             return
         text = self.text

@@ -1,4 +1,4 @@
-"""The doctor of all ranks, on the hosts of a shaped network: one process per worker's host."""
+"""The doctor of all ranks on the hosts of a shaped network, with one process per worker host."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.processes.forks import Fork
 
 from benchmarks.lab.hosts import Host
 
-#: A doctor ends by itself long before; one that takes this many seconds hangs.
+#: A doctor ends on its own long before this; one that takes this many seconds hangs.
 LIMIT_S = 110.0
 
 
 class Doctors:
-    """`python -m worker_plugin.doctor`, as torchrun starts it, one for each host.
+    """`python -m worker_plugin.doctor` on each host, started as torchrun starts it.
 
-    `reducers` are the same for all, or a list for each.
+    `reducers` is the same for all, or a list with one entry each.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Doctors:
             )
 
     def answer(self) -> tuple[int, str, str]:
-        """Return rank 0's exit code and output, and everybody's stderr."""
+        """Return rank 0's exit code and output, and the stderr of all ranks."""
         first, *others = self.processes
         try:
             code = first.wait(LIMIT_S)
             for process in others:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # it may be stopped
+                with contextlib.suppress(subprocess.TimeoutExpired):  # may be stopped
                     process.wait(10)
             return code, self._out(0).read_text(), self._log.read_text()
         finally:
@@ -71,7 +71,7 @@ class Doctors:
         return Path(self._folder.name, f"{rank}.out")
 
     def document(self) -> dict[str, Any]:
-        """Return what rank 0 says with --json."""
+        """Return rank 0's --json output."""
         code, output, errors = self.answer()
         assert output, errors
         document = json.loads(output)
@@ -79,7 +79,7 @@ class Doctors:
         return document
 
     def kill(self) -> None:
-        """Leave nothing behind."""
+        """Kill all that is left."""
         for process in self.processes:
             process.kill()
             process.wait(10)

@@ -19,12 +19,12 @@ from support.processes.forks import Fork
 from benchmarks.lab.hosts import LOOPBACK, Host
 
 SCRIPT = Path(__file__).parents[1] / "training/elastic_script.py"
-#: The longest time that anything here may take, in seconds.
+#: Maximum time of any wait here, in seconds.
 PATIENCE_S = 120.0
 
 
 class Worker:
-    """One process of an elastic job, or with `command` all that this starts: it is followed by the script."""
+    """One process of an elastic job, or everything that `command` starts; the script's path is appended to it."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Worker:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What it has said after each step."""
+        """The lines it printed after each step."""
         return [json.loads(line) for line in self._out.read_text().splitlines() if line.endswith("}")]
 
     def wait_for(self, ready: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until it has said something of a kind."""
+        """Wait until it has printed a line of this kind."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(map(ready, self.lines)):
             assert self.process.poll() is None, self.log.text
@@ -66,13 +66,13 @@ class Worker:
             time.sleep(0.02)
 
     def end(self) -> list[dict[str, Any]]:
-        """Wait until it ends, which must be well; return what it has said."""
+        """Wait until it exits, which must succeed; return the lines it printed."""
         assert self.process.wait(PATIENCE_S) == 0, self.log.text
         self.log.check()
         return self.lines
 
     def error(self) -> str:
-        """Wait until it ends, which must be with an error; return the last line of its log."""
+        """Wait until it exits, which must fail; return the last line of its log."""
         assert self.process.wait(PATIENCE_S) != 0
         return self.log.text.rstrip().splitlines()[-1]
 
@@ -82,7 +82,7 @@ def _train() -> None:
 
 
 def assert_alike(*workers: list[dict[str, Any]]) -> None:
-    """Check that all have the same bits after every step, and that sums have those who took part."""
+    """Check that all have the same bits after every step, and that sums have the expected contributors."""
     by_step: dict[int, list[dict[str, Any]]] = {}
     for lines in workers:
         for line in lines:

@@ -1,7 +1,7 @@
-"""Processes that begin as forks of a server that has loaded torch and our code, since that takes two seconds.
+"""Processes forked from a server that has torch and our code loaded, since loading takes two seconds.
 
-They are as if started by a command: own variables, own descriptors 0 to 2. A test whose variables must be there when
-our code is loaded starts a command instead.
+They behave as if started by a command, with their own variables and descriptors 0 to 2. A test that needs its
+variables set when our code is loaded starts a command instead.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 from benchmarks.lab.hosts import LOOPBACK, Host
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-#: DDP needs the second one; the last one keeps garbage collections away from what the others have made.
+#: DDP needs the second one; the last one keeps garbage collection away from objects of the others.
 PRELOADED = ["pytest", "torch._dynamo", "worker_plugin.state", "support.processes.frozen"]
 TESTS = Path(__file__).resolve().parents[2]
 
 
 def _start_server() -> None:
-    """See that the server runs, and finds what it is to load: it knows of no other paths than its variables.
+    """Make sure that the server runs and finds its modules: it knows no paths but those in its variables.
 
-    Ranks of benchmarks begin in the same way. Whoever needs it first in a process says what it loads.
+    Benchmark ranks start in the same way. The first caller in a process decides what is loaded.
     """
     _CONTEXT.set_forkserver_preload(PRELOADED)
     paths = os.environ.get("PYTHONPATH")
@@ -56,12 +56,12 @@ class Fork:
         """Start it.
 
         Args:
-            function: of a module.
-            *arguments: its arguments; of a connection it gets a copy.
+            function: a module-level function.
+            *arguments: its arguments; a connection is copied.
             out: file to which its stdout is appended.
             log: the same for stderr.
             variables: its environment.
-            host: where it runs.
+            host: the host on which it runs.
         """
         for path in (out, log):
             path.touch()
@@ -117,7 +117,7 @@ def _main(
     except SystemExit:
         raise
     except BaseException:
-        # As the interpreter does, which multiprocessing takes the place of.
+        # The interpreter does this at exit, and multiprocessing replaces it.
         sys.excepthook(*sys.exc_info())
         sys.exit(1)
     finally:

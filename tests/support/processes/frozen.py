@@ -1,4 +1,4 @@
-"""Loaded last by the server of forks.py: forks share all objects so far, and garbage collections leave them alone."""
+"""Loaded last by the server of forks.py, so that forks share all objects so far and garbage collection skips them."""
 
 from __future__ import annotations
 

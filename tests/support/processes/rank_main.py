@@ -1,6 +1,6 @@
 """Program of one rank process of the integration tests: runs functions of the test modules, one call at a time.
 
-Each function gets a `Rank` first, and returns something that can be pickled.
+Each function receives a `Rank` first, and returns something that can be pickled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import torch.distributed as dist
 
 from worker_plugin import ReductionState
 
-#: Every wait of a rank ends after this time: for a future, the parent or the process group; in seconds.
+#: Timeout of every wait of a rank (for a future, the parent or the process group), in seconds.
 WAIT_S = 60.0
 
 
 class Rank:
-    """The rank that a test's function gets as its first argument."""
+    """The rank, passed to a test's function as its first argument."""
 
     def __init__(self, number: int, world_size: int, connection: Connection, kept: dict[str, Any]) -> None:
         self.number = number
@@ -48,17 +48,17 @@ class Rank:
         return self.cleanup.enter_context(ReductionState(reducers, job=job, **settings))
 
     def tell(self, value: Any) -> None:
-        """Send something to the test while the function runs."""
+        """Send a value to the test while the function runs."""
         self._connection.send_bytes(pickle.dumps(("news", value)))
 
     def hear(self) -> Any:
-        """Wait for something from the test."""
+        """Wait for a value from the test."""
         if not self._connection.poll(WAIT_S):
             raise TimeoutError(f"heard nothing from the test for {WAIT_S:g} s")
         return pickle.loads(self._connection.recv_bytes())
 
     def lines(self, name: str) -> list[str]:
-        """Return a list that the log of a name goes into, from info on, until the end of the call."""
+        """Return a list that collects a logger's lines, info and above, until the end of the call."""
         texts: list[str] = []
         logger, handler = logging.getLogger(name), logging.Handler()
         handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
@@ -75,9 +75,9 @@ class Rank:
 
     @staticmethod
     def fold(tensors: list[torch.Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.AVG) -> torch.Tensor:
-        """Return what reducers promise: added in rank order, 16-bit types in fp32, divided, rounded once.
+        """Return the sum that reducers guarantee: added in rank order, 16-bit types in fp32, divided, rounded once.
 
-        On the CPU: on a GPU torch divides by a number by multiplying with its inverse.
+        Computed on the CPU, because on a GPU torch divides by a number by multiplying by its inverse.
         """
         dtype, device = tensors[0].dtype, tensors[0].device
         wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -92,7 +92,7 @@ class Rank:
     def values(
         rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, step: int = 0
     ) -> torch.Tensor:
-        """Return a rank's contribution; every rank can work out all others'. The order of adding matters."""
+        """Return a rank's contribution. Every rank can compute all others', and the order of addition matters."""
         generator = torch.Generator().manual_seed(1_000_003 * step + rank)
         if dtype.is_floating_point:
             return (torch.randn(shape, generator=generator) * 10.0 ** (rank % 3)).to(dtype)
@@ -107,14 +107,14 @@ class Rank:
         op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
         world_size: int | None = None,
     ) -> torch.Tensor:
-        """Return what `values` of all ranks must become."""
+        """Return the expected sum of `values` over all ranks."""
         ranks = range(world_size or self.world_size)
         return self.fold([self.values(rank, shape, dtype, step) for rank in ranks], op)
 
     def mean_gradients(
         self, model: torch.nn.Module, loss_of: Callable[[torch.nn.Module, int], torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return what DDP must end up with: the fold of all ranks' gradients on copies without DDP."""
+        """Return the expected result of DDP: the fold of all ranks' gradients on copies without DDP."""
         columns = []
         for rank in range(self.world_size):
             local = copy.deepcopy(model)
@@ -133,7 +133,7 @@ class Rank:
         return future.wait()
 
     def round(self, state: ReductionState, numel: int = 1000, step: int = 0) -> None:
-        """Sum one tensor over all ranks of a state, and check it."""
+        """Sum one tensor over all ranks of a state, and check the result."""
         number = self.number if state.config.rank is None else state.config.rank
         tensor = self.values(number, (numel,), step=step)
         self.wait(state.all_reduce(tensor))
@@ -151,7 +151,7 @@ class Rank:
 
 
 def main(connection: Connection) -> None:
-    """Serve calls until the test process, at the other end of the connection, is gone."""
+    """Serve calls until the test process at the other end of the connection has exited."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
     modules: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def main(connection: Connection) -> None:
                         world_size=world_size,
                         timeout=timedelta(seconds=WAIT_S),
                     )
-                    # A rank that is done at once must not leave while others still connect to it.
+                    # A rank that finishes immediately must not leave while others still connect to it.
                     dist.barrier()
                 answer = ("result", getattr(modules[path], name)(rank, *arguments))
         except BaseException:

@@ -1,6 +1,6 @@
-"""Rank processes: they run functions of the test modules, and stay for the next call.
+"""Rank processes: they run functions of the test modules, and stay alive for the next call.
 
-What runs in them is rank_main.py.
+rank_main.py is the program that they run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from support.processes.forks import Fork
 
 from benchmarks.lab.hosts import LOOPBACK, Host
 
-#: After one rank has failed, the others have this long to answer, in seconds.
+#: Time that the other ranks have to answer after one has failed, in seconds.
 GRACE_S = 15.0
 
 
 class Died:
-    """Stands for the answer of a rank process that ended instead of answering; has its exit code."""
+    """Stands for the answer of a rank process that exited instead of answering; holds its exit code."""
 
     def __init__(self, code: int | None) -> None:
         self.code = code
 
 
 class Call:
-    """A function that runs in rank processes at this moment."""
+    """A function that is running in rank processes."""
 
     def __init__(self, owner: Ranks, processes: list[RankProcess], deadline: float) -> None:
         self._owner = owner
@@ -52,14 +52,14 @@ class Call:
         return len(self._answers) == len(self._processes)
 
     def hear(self, index: int) -> Any:
-        """Return the next value that this rank told."""
+        """Return the next value that this rank sent."""
         while not self._news[index]:
             if index in self._answers or not self._receive():
                 self._give_up(f"rank {index} told nothing")
         return self._news[index].pop(0)
 
     def tell(self, index: int, value: Any) -> None:
-        """Send a value to a rank, which takes it with `hear`."""
+        """Send a value to a rank, which receives it with `hear`."""
         self._processes[index].connection.send_bytes(pickle.dumps(value))
 
     def wait_for(self, *indices: int) -> None:
@@ -88,7 +88,7 @@ class Call:
         for index in sorted({open_ones[source] for source in ready}):  # type: ignore[index]
             process = self._processes[index]
             try:
-                # The connection may outlive the process: a forked child, a DataLoader's for example, holds it.
+                # The connection may outlive the process, for example if a forked DataLoader child still holds it.
                 if not process.connection.poll(0):
                     raise EOFError
                 kind, value = pickle.loads(process.connection.recv_bytes())
@@ -135,7 +135,7 @@ class RankProcess:
                 self.process.wait(0.5)
 
     def stop(self, timeout_s: float) -> None:
-        """Close its connection, upon which it ends; kill it if it does not."""
+        """Close its connection, which makes it exit; kill it if it does not."""
         self.connection.close()
         try:
             self.process.wait(timeout_s)
@@ -145,12 +145,12 @@ class RankProcess:
 
 
 def _main(connection: connection.Connection) -> None:
-    # Not imported above: this process need not load torch.
+    # Not imported above, because this process need not load torch.
     importlib.import_module("support.processes.rank_main").main(connection)
 
 
 class Ranks:
-    """Processes that run functions of test modules. They stay for the next call, because torch loads slowly."""
+    """Processes that run functions of test modules. They stay alive for the next call, because torch loads slowly."""
 
     #: Data plane of states whose settings name none. None is the product's default.
     plane: str | None = None
@@ -177,12 +177,12 @@ class Ranks:
         """Start the call.
 
         Args:
-            count: how many ranks.
+            count: number of ranks.
             function: of a test module, not nested.
-            *arguments: handed to it after its `Rank`.
+            *arguments: passed to it after its `Rank`.
             first: process that is rank 0; the others follow.
             group: whether torch.distributed is initialised, with gloo.
-            timeout_s: how long it may take.
+            timeout_s: its time limit.
         """
         self.abandon()
         while len(self.processes) < first + count:
@@ -208,14 +208,14 @@ class Ranks:
             process.log.check()
 
     def kill(self) -> None:
-        """SIGKILL to all; the next call gets new ones."""
+        """Send SIGKILL to all; the next call gets new ones."""
         for process in self.processes:
             process.process.kill()
             process.stop(START_S)
         self.processes.clear()
 
     def stop(self) -> None:
-        """End all, at the same time: they may have states to close together."""
+        """End all concurrently, because they may have states to close together."""
         for process in self.processes:
             process.connection.close()
         for process in self.processes:

@@ -1,4 +1,4 @@
-"""`reducer serve` processes, as operators start them."""
+"""`reducer serve` processes, started as operators start them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from support.processes.warm import WarmProcess, warm
 
 
 def reducer_command(*arguments: str) -> str:
-    """Return what the `reducer` command prints."""
+    """Return the output of the `reducer` command."""
     command = [warm("reducer"), "-m", "reducer", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
 def status_of(address: str, *options: str) -> dict[str, Any]:
-    """Return what the `status` command says of the process at HOST:PORT."""
+    """Return the output of the `status` command for the process at HOST:PORT."""
     return looked_at(address, *options)["processes"][0]
 
 
 def looked_at(*arguments: str) -> dict[str, Any]:
-    """Return all that the `status` command says."""
+    """Return the whole output of the `status` command."""
     return json.loads(reducer_command("status", "--json", *arguments))
 
 
 class Reducer:
-    """One `reducer serve` process; on a leash it also ends when this process is killed."""
+    """One `reducer serve` process; on a leash it also exits when this process is killed."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Reducer:
         leash: bool = True,
         before: Callable[[], None] | None = None,
     ) -> None:
-        """Start it; with `before`, which is called in the new process, it is no fork of another one."""
+        """Start it. With `before`, which is called in the new process, it is not forked from a warm one."""
         self.log = Log(directory / f"reducer-{uuid.uuid4().hex[:6]}.log")
         arguments = ["-m", "reducer", "serve", "--bind", bind, "--processes", "1", *options]
         if leash:
@@ -81,13 +81,13 @@ class Reducer:
         return int(self.address.rpartition(":")[2])
 
     def stop(self, timeout_s: float = 15.0) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and what came on stdout after the first line."""
+        """Send SIGTERM; return the exit code and the stdout after the first line."""
         self.is_over = True
         self.process.terminate()
         return self.end(timeout_s)
 
     def end(self, timeout_s: float = 15.0) -> tuple[int, str]:
-        """Wait until it ends; return the exit code and what came on stdout after the first line."""
+        """Wait until it exits; return the exit code and the stdout after the first line."""
         self.is_over = True
         try:
             self.process.wait(timeout_s)
@@ -98,13 +98,13 @@ class Reducer:
         return self.process.returncode, self.process.stdout.read()
 
     def kill(self) -> None:
-        """Kill the process as a crash would. Does nothing if it has ended."""
+        """Kill the process as a crash would. Does nothing if it has already exited."""
         self.is_over = True
         self.process.kill()
         close(self.process, 0.0)
 
     def check(self) -> None:
-        """Fail if it died by itself or logged a bug."""
+        """Fail if it died on its own or logged a bug."""
         self.log.check()
         if not self.is_over and self.process.poll() is not None:
             self.kill()

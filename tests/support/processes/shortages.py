@@ -1,4 +1,4 @@
-"""Ways to run short of something in a process: limits that are given back, and a system call that is forbidden."""
+"""Ways to exhaust a process's resources: limits that are restored, and a forbidden system call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def limit(pid: int, what: int, allowed: int) -> None:
 
 @contextlib.contextmanager
 def limited(what: int, allowed: int) -> Iterator[None]:
-    """Have a soft limit for this process in a block."""
+    """Set a soft limit of this process for a block."""
     before = resource.getrlimit(what)
     resource.setrlimit(what, (allowed, before[1]))
     try:
@@ -43,7 +43,7 @@ def limited(what: int, allowed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_descriptors(spare: int) -> Iterator[None]:
-    """Leave this process this many descriptors in a block, whatever its limit was before."""
+    """Leave this process exactly this many descriptors for a block, whatever its limit was before."""
     with limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 8):
         taken: list[int] = []
         try:
@@ -59,14 +59,14 @@ def no_descriptors(spare: int) -> Iterator[None]:
 
 
 def forbid_memory_files() -> None:
-    """Let memfd_create fail with EPERM in all threads of this process and in its children, for good."""
+    """Make memfd_create fail with EPERM in all threads of this process and in its children, permanently."""
     seccomp, memfd_create, machine = _NUMBERS[platform.machine()]
     code = b"".join(
         struct.pack("HBBI", *line)
         for line in (
-            (_LOAD, 0, 0, 4),  # the machine, of struct seccomp_data
+            (_LOAD, 0, 0, 4),  # the machine, in struct seccomp_data
             (_JUMP, 0, 3, machine),
-            (_LOAD, 0, 0, 0),  # the number of the call
+            (_LOAD, 0, 0, 0),  # the system call number
             (_JUMP, 0, 1, memfd_create),
             (_RETURN, 0, 0, _FAIL | errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),

@@ -1,4 +1,4 @@
-"""Two ranks that sum until a test tells them to stop."""
+"""Two ranks that sum until a test stops them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Summing:
     """The ranks, as a context manager.
 
     Args:
-        folder: for what they write.
-        reducers: what they are given, "-" to let them look for themselves.
-        ranks: how many there are.
+        folder: for the files they write.
+        reducers: the reducers they are given; "-" lets them discover their own.
+        ranks: number of ranks.
         prefix: words before their commands.
-        variables: what their environment has too.
+        variables: additional environment variables.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Summing:
 
     @property
     def log(self) -> str:
-        """What all ranks wrote."""
+        """Everything that the ranks logged."""
         return "\n".join(path.read_text() for path in self._logs)
 
     @property
     def steps(self) -> int:
-        """How many sums rank 0 has."""
+        """Number of sums rank 0 has completed."""
         path = self._folder / "steps-0"
         return int(path.read_text() or 0) if path.exists() else 0
 
@@ -56,7 +56,7 @@ class Summing:
         self.wait_for(lambda: self.steps >= aim, f"{aim} sums")
 
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
-        """Wait while all ranks run."""
+        """Wait for a condition while all ranks run."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_so():
             assert all(rank.poll() is None for rank in self._ranks), self.log
@@ -64,7 +64,7 @@ class Summing:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """Let all ranks end; every sum of theirs was right."""
+        """Let all ranks finish; every sum of theirs must have been right."""
         (self._folder / "stop").touch()
         assert [rank.wait(TIMEOUT_S) for rank in self._ranks] == [0] * len(self._ranks), self.log
 

@@ -1,4 +1,4 @@
-"""`torchrun`, as users start their scripts."""
+"""`torchrun`, started as users start their scripts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.processes.warm import warm
 
 
 def torchrun(count: int, *, python: str | None = None, place: Sequence[str] = ("--standalone",)) -> list[str]:
-    """Return the command that starts `count` ranks, by a warm Python unless another one is named."""
+    """Return the command that starts `count` ranks with a warm Python, unless another one is given."""
     return [python or warm(), "-m", "torch.distributed.run", *place, "--nproc-per-node", str(count)]
 
 
 class Torchrun:
-    """`torchrun` with `count` processes of a script, and all processes that these start.
+    """`torchrun` with `count` processes of a script, and all processes that they start.
 
-    `place` is where its node stands among others. `processes` finds them only if `python` is the real one.
+    `place` is its node's position among others. `processes` finds them only if `python` is the real one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Torchrun:
 
     @property
     def is_running(self) -> bool:
-        """Whether torchrun itself still runs."""
+        """Whether torchrun itself is still running."""
         return self._process.poll() is None
 
     def processes(self) -> dict[int, str]:
@@ -74,7 +74,7 @@ class Torchrun:
         return found
 
     def kill(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Kill all that is left, whatever happened."""
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -1,18 +1,18 @@
 """A `python` whose processes are forked from one that has everything imported, because imports take most of their time.
 
 `warm()` returns a command that takes the arguments of `python`, for scripts with torch, which takes three seconds to
-load. A process that it starts is as if started by the real one: its variables, folder, descriptors 0 to 2, signals,
-exit code, and the end of its interpreter; nothing of ours is loaded before. There `sys.executable` is this command too,
-so that torchrun starts its ranks in the same way.
+load. A process that it starts looks as if started by the real one: its variables, folder, descriptors 0 to 2, signals,
+exit code and interpreter shutdown, with none of our code loaded before. Its `sys.executable` is this command too, so
+torchrun starts its ranks in the same way.
 
-`warm("reducer")` has loaded all that `reducer serve` and `reducer status` need, and no torch. Its processes have the
-real `sys.executable`. `WarmProcess` starts one without the command, and knows the pid of the process itself.
+`warm("reducer")` has loaded everything that `reducer serve` and `reducer status` need, but no torch. Its processes have
+the real `sys.executable`. `WarmProcess` starts one without the command, and knows the pid of the process itself.
 
-What /proc says of such a process (its command, variables, parent, limits) is not its own: a test that looks there
-starts the real `python`. The command becomes that itself where it cannot pass everything on: other options or
-variables of the interpreter, more descriptors, another network.
+/proc does not describe such a process correctly (its command, variables, parent, limits), so a test that reads it
+starts the real `python`. The command becomes the real `python` itself where it cannot pass everything on: other
+options or variables of the interpreter, more descriptors, or another network.
 
-Run as a script this module is the server, which ends when its stdin does.
+Run as a script, this module is the server, which exits when its stdin closes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PRELOADED = {
 }
 _CALL_BYTES_MAX = 1 << 17
 
-#: The command. It has to start fast: without `site`, and with few modules.
+#: The command. It must start fast: without `site`, and with few modules.
 _COMMAND = """#!{python} -IS
 import os, sys
 
@@ -94,7 +94,7 @@ os._exit(code)
 
 
 class _Call(NamedTuple):
-    """What a process is to be."""
+    """Description of the process to start."""
 
     arguments: list[str]
     is_unbuffered: bool
@@ -104,9 +104,9 @@ class _Call(NamedTuple):
 
 
 def warm(kind: str = "torch") -> str:
-    """Return the path of the command; its server starts when this is first called.
+    """Return the path of the command; its server starts on the first call.
 
-    Of a thread that has entered another network it is the real `python`: forks would not be there.
+    In a thread that has entered another network it is the real `python`, because forks would not be in that network.
     """
     return _command(kind) if os.readlink(_OWN_NETWORK) == _NETWORK else sys.executable
 
@@ -146,7 +146,7 @@ def _command(kind: str) -> str:
 
 
 class WarmProcess:
-    """A process of `warm(kind)`; used like a `subprocess.Popen`. It is killed if this process ends before it."""
+    """A process of `warm(kind)`; used like a `subprocess.Popen`. It is killed if this process exits before it."""
 
     def __init__(
         self, kind: str, arguments: Sequence[str], *, stdin: int, stderr: IO[str], env: dict[str, str]
@@ -161,7 +161,7 @@ class WarmProcess:
             env: its variables.
         """
         reading, writing = os.pipe()
-        #: What it writes to stdout.
+        #: Its stdout.
         self.stdout: IO[str] = os.fdopen(reading)
         self.stdin: IO[str] | None = None
         if stdin == subprocess.PIPE:
@@ -199,7 +199,7 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -215,7 +215,7 @@ class WarmProcess:
 
 
 def _serve(listener: socket.socket) -> _Call:
-    """Return in a fork of its own for each call; end when stdin does."""
+    """Fork for each call and return in the fork; exit when stdin closes."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         if 0 in select.select([0, listener], [], [])[0]:
@@ -229,7 +229,7 @@ def _serve(listener: socket.socket) -> _Call:
 
 
 def _keep(connection: socket.socket) -> _Call:
-    """Return in the process that was called for; pass signals on to it, and its exit code back."""
+    """Return in the process that runs the call; in its parent, pass on signals and its exit code."""
     data, descriptors, _, _ = socket.recv_fds(connection, _CALL_BYTES_MAX, 3)
     if len(descriptors) < 3:
         os._exit(1)
@@ -256,7 +256,7 @@ def _keep(connection: socket.socket) -> _Call:
 
 
 def _become(call: _Call, executable: str, paths: list[str]) -> None:
-    """Run what was called for, as the interpreter would."""
+    """Run what the call asked for, as the interpreter would."""
     first, *rest = call.arguments
     os.chdir(call.folder)
     os.environ.clear()

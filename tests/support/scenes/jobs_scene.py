@@ -1,4 +1,4 @@
-"""A reducer's table of jobs, and who wants to join, for the tests of `reducer.core.jobs`."""
+"""A reducer's table of jobs and joining clients, for the tests of `reducer.core.jobs`."""
 
 from unittest.mock import ANY
 
@@ -57,7 +57,7 @@ def receive(jobs, stream, frame, now=0.0):
 
 
 def refused(stream, error):
-    """Return what ends one stream with an error; its type is the code's."""
+    """Return the action that ends one stream with an error of the type that belongs to the code."""
     return [Send(stream, Abort(error.code, str(error))), Close(stream, ANY)]
 
 

@@ -1,4 +1,4 @@
-"""Answers of reducers, as a look at them brings them."""
+"""Reducers' answers to a status query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 def job(
     name: str = "job", *, minimum: int = 0, received: int = 0, ranks: int = 3, **values: Any
 ) -> JobStatus:
-    """Return a running job; `last` may be tuples of rank, chunks and seconds."""
+    """Return a running job; `last` may hold tuples of rank, chunks and seconds."""
     peers = tuple(
         Peer(rank, name.encode()[:8].ljust(15) + bytes([rank]), f"host-{rank}", Presence.PRESENT)
         for rank in range(ranks)
@@ -49,7 +49,7 @@ def job(
 
 
 def process(*jobs: JobStatus, address: str = "10.0.0.1:50051", life: int = 1, **values: Any) -> Process:
-    """Return a process that answers; `events` may be tuples of number, time, kind, job and text."""
+    """Return a process that answers; `events` may hold tuples of number, time, kind, job and text."""
     events = tuple(
         Event(number, at_s, EventKind[kind], job, text)
         for number, at_s, kind, job, text in values.pop("events", ())

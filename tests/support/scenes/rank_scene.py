@@ -1,6 +1,6 @@
 """A rank's core between scripted reducers, for the tests of `worker_plugin.core`: events in, actions out.
 
-Reducers are called by a letter: "a" is link 0 at address a:1 with the incarnation aaaaaaaaaaaaaaaa, and so on.
+Reducers are named by a letter: "a" is link 0 at address a:1 with the incarnation aaaaaaaaaaaaaaaa, and so on.
 """
 
 from reduction.model import (
@@ -44,7 +44,7 @@ def nonce(rank):
 
 
 def peers(ranks, *, draining=False):
-    """One rank per letter: P present, L lost, G gone after Goodbye, - never seen."""
+    """Return one rank per letter: P present, L lost, G gone after Goodbye, - never seen."""
     seen = tuple(
         Peer(rank, nonce(rank), f"h{rank}", MARKS[mark]) for rank, mark in enumerate(ranks) if mark != "-"
     )
@@ -57,7 +57,7 @@ def epoch(number, reducers="ab", *, chunk_bytes=CHUNK, instance=INSTANCE, added=
 
 
 def of_kib(kib):
-    """Return a collective of that many KiB, which has as many chunks."""
+    """Return a collective of this many KiB, which has the same number of chunks."""
     return Collective(ReduceOp.SUM, DType.FLOAT32, kib * 256, 7)
 
 
@@ -66,7 +66,7 @@ def data(nbytes=CHUNK):
 
 
 class Scene:
-    """One rank. Every method hands one event to its core and returns the actions."""
+    """One rank. Every method passes one event to its core and returns the actions."""
 
     def __init__(self, rank=0, reducers="ab", world_size=2, looked_up=(), **changes):
         fields = {
@@ -93,7 +93,7 @@ class Scene:
     # ---- events ----
 
     def handle(self, event, now=0.0):
-        """Return the actions, but for those that are kept: in `diverted`, by reducer, and in `began`."""
+        """Return the actions, except those that are stored: in `diverted`, by reducer, and in `began`."""
         actions = self.core.handle(event, now)
         self.diverted += [chr(ord("a") + action.link) for action in actions if isinstance(action, Divert)]
         self.began += [action.reducers for action in actions if isinstance(action, Began)]
@@ -134,13 +134,13 @@ class Scene:
         return self.handle(Close(), now)
 
     def leave(self, issued, now=0.0):
-        """Tell the core that no collective beyond the first `issued` ones will come."""
+        """Notify the core that no collective beyond the first `issued` ones will follow."""
         return self.handle(Leave(issued), now)
 
-    # ---- several at once ----
+    # ---- several events in one call ----
 
     def meet(self):
-        """Dial, be welcomed everywhere and see everybody; return the last actions."""
+        """Dial, complete all handshakes and see every rank; return the last actions."""
         actions = self.tick(0.0)
         for reducer in self.reducers:
             self.welcome(reducer)
@@ -149,7 +149,7 @@ class Scene:
         return actions
 
     def enter(self, number=1, **changes):
-        """Take rank 0's configuration, as another rank does."""
+        """Receive rank 0's configuration, as another rank does."""
         configuration = epoch(number, **{"reducers": self.reducers} | changes)
         return self.receive(self.reducers[0], Configure(configuration))
 

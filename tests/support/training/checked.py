@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import reduction_hook
 
-#: Pause between steps, in seconds: tests mostly wait for something else meanwhile, and cores are few.
+#: Pause between steps, in seconds: tests mostly wait for something else meanwhile, and there are few cores.
 PAUSE_S = 0.01
 
 
@@ -43,7 +43,7 @@ class Trainer:
 
 
 def train_until_told(rank, reducers, job, settings):
-    """Tell of every tenth step; go on until the test says stop."""
+    """Report every tenth step; continue until the test says stop."""
     with rank.state(reducers, job, **settings) as state:
         trainer = Trainer(rank, state)
         stop = torch.zeros(1)

@@ -1,12 +1,12 @@
 """One worker of an elastic job: it trains a small model and prints a line of JSON after every step.
 
-Variables: STEPS; STOP, a file: when there is one, all end after the same step; PAUSE_S between steps; WIDTH of the
+Variables: STEPS; STOP, a file: once it exists, all end after the same step; PAUSE_S between steps; WIDTH of the
 model; UNUSED=1 leaves a parameter without a gradient; CLIP=1 clips weights after the optimizer's step; HOOK=step or
 HOOK=load sums something in a hook of the optimizer's step, or of the model when it loads a state; GROUPS=1 gives each
-parameter a group of its own in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
-steps; SKIPS=1 skips each fifth step; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE, the
-name of one of Training's methods by which it takes the others' state, stops there forever, having said so; SAVES, a
-file for the training in the moment of an error, and LOADS, one to begin with.
+parameter its own group in the optimizer; SECRET=1 gives the optimizer something that cannot be sent, after three
+steps; SKIPS=1 skips every fifth step; LEAVES=1 leaves after a SIGTERM; HOST, a folder in place of /dev/shm; FREEZE,
+the name of a method of Training that takes the others' state: it prints a line and then hangs there; SAVES, a file to
+which the training is saved on an error, and LOADS, one to start from.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def freeze(*_: object) -> None:
 
 
 def backward_pass(batch: list[int]) -> None:
-    """Do one; perhaps the first worker runs out of memory in it, so that all skip the step."""
+    """Run one; the first worker may run out of memory in it, so that all skip the step."""
     try:
         loss = model(data[batch]).pow(2).mean()
         if "SKIPS" in os.environ and step % 5 == 4 and rank == state.members[0] and local == 0:
@@ -66,7 +66,7 @@ else:
 local, local_size = dist.get_rank(), dist.get_world_size()
 state = ReductionState(elastic=True)
 rank = state.config.rank
-torch.manual_seed(100 * rank + local)  # so the first worker's weights must become those of all
+torch.manual_seed(100 * rank + local)  # so all must adopt the first worker's weights
 net = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 4))
 net.register_parameter("spare", nn.Parameter(torch.zeros(1)))
 net.spare.requires_grad = "UNUSED" in os.environ
@@ -118,7 +118,7 @@ while step < steps and not stops:
     state.weigh(len(batch))
     optimizer.zero_grad()
     backward_pass(batch)
-    # A sum and an average beside DDP's: whose contributions are in them?
+    # A sum and an average beside DDP's show whose contributions are included.
     ranks = torch.zeros(32, dtype=torch.int32)
     ranks[rank] = 1
     ranks[31] = os.path.exists(os.environ["STOP"])
@@ -149,7 +149,7 @@ while step < steps and not stops:
         "skipped": state.last_step.skipped,
         "at": time.time(),
     }
-    sys.stdout.write(json.dumps(line) + "\n")  # at once, for a node's ranks write to one file
+    sys.stdout.write(json.dumps(line) + "\n")  # in one write, because a node's ranks share one file
     sys.stdout.flush()
     time.sleep(pause_s)
     if "LEAVES" in os.environ and state.should_leave():

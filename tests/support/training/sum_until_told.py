@@ -1,4 +1,4 @@
-"""One rank of a job without torch.distributed: sums until the file FOLDER/stop is there, and checks every sum.
+"""One rank of a job without torch.distributed: sums until the file FOLDER/stop exists, and checks every sum.
 
 Usage: python sum_until_told.py REDUCERS RANK WORLD_SIZE FOLDER. Writes the number of sums to FOLDER/steps-RANK.
 """
@@ -15,7 +15,7 @@ NUMBERS = 20_000
 
 
 def main(reducers: str, rank: int, world_size: int, folder: Path) -> None:
-    """Sum rank + 1 + the step over all ranks. Rank 0 says in a last number when it is enough."""
+    """Sum rank + 1 + the step over all ranks. Rank 0 signals the end in the last number."""
     ranks = world_size * (world_size + 1) // 2
     step = 0
     with ReductionState(
@@ -30,7 +30,7 @@ def main(reducers: str, rank: int, world_size: int, folder: Path) -> None:
             (folder / f"steps-{rank}").write_text(f"{step}")
             if result[-1]:
                 return
-            time.sleep(0.01)  # cores are few
+            time.sleep(0.01)  # there are few cores
 
 
 if __name__ == "__main__":

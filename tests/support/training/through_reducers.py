@@ -1,4 +1,4 @@
-"""How much of what a process group did went through the reducers."""
+"""The number of a process group's collectives that went through the reducers."""
 
 from __future__ import annotations
 

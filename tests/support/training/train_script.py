@@ -1,6 +1,6 @@
 """A training script as users write it, for torchrun. Only the weights that it saves are for the tests.
 
-The two lines of README are marked. Usage: torchrun ... train_script.py FOLDER EPOCHS
+The two lines from README are marked. Usage: torchrun ... train_script.py FOLDER EPOCHS
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The command for machines with many cores: what it runs exists. `gpu/test_proof.py` runs all of it, tiny."""
+"""The command for machines with many cores: everything it runs exists. `gpu/test_proof.py` runs all of it, tiny."""
 
 from __future__ import annotations
 

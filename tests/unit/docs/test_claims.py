@@ -1,4 +1,4 @@
-"""tests/claims.md: what it quotes is in the documents, its tests exist, no row of docs/failures.md is missing."""
+"""tests/claims.md: its quotes are in the documents, its tests exist, and no row of docs/failures.md is missing."""
 
 import ast
 import re
@@ -11,13 +11,13 @@ PAGE = ROOT / "tests/claims.md"
 
 
 def plain(text: str) -> str:
-    """Return a text without links, marks of Markdown and line breaks."""
+    """Return a text without links, Markdown marks and line breaks."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     return " ".join(re.sub(r"[`*]", "", text).split())
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of all tables but those of their heads."""
+    """Return the cells of all tables except their headers."""
     lines = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("|")]
     heads = {number - 1 for number, cells in enumerate(lines) if set("".join(cells)) <= set("|-")}
     return [
@@ -27,7 +27,7 @@ def rows(text: str) -> list[list[str]]:
     ]
 
 
-#: The claims by the document that they are of.
+#: The claims, by the document that makes them.
 CLAIMS = {
     document: rows(section)
     for document, section in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)

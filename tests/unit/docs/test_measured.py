@@ -1,4 +1,4 @@
-"""The tables of docs/measured.md are what the results say, and a new result fits into them."""
+"""The tables of docs/measured.md match the results, and a new result fits into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents and comments name files and modules. After a renaming they have to follow."""
+"""Documents and comments name files and modules. After a renaming they must follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).parents[3]
-#: The change log is left out: it tells what once was.
+#: The change log is exempt, because it describes the past.
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
@@ -19,25 +19,25 @@ DOCUMENTS = [
     "docs/**/*.md",
 ]
 
-#: A file with an ending that our own files have, and the folders before it as far as they are written.
+#: A file with one of our own files' endings, and any folders written before it.
 _FILE = re.compile(r"(?<![\w/.:*<-])(?:[\w-]+/)*[\w-]+\.(?:py|pyi|proto|sh|svg|yml)\b(?![\w/*-])")
-#: A folder of a package or of the tests, as in `worker_plugin/core/`.
+#: A folder of a package or of the tests, such as `worker_plugin/core/`.
 _FOLDER = re.compile(r"`((?:proto/|reducer/|worker_plugin/|tests/|benchmarks/|docs/|examples/)[\w/-]*)`")
 _MODULE = re.compile(
     r"(?<![\w./-])(?:reduction|reducer|worker_plugin|benchmarks)(?:\.(?!pem|key)[A-Za-z_]\w*)+(?![\w/(])"
 )
-#: Files that our sources name and that belong to others: to torch, to grpc, to click.
+#: Files that our sources name but that belong to others: torch, grpc, click.
 _FOREIGN = {
     "torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py",
     "powerSGD_hook.py",
     "grpc.py",
     "click.py",
 }
-#: Files that a command of a document writes.
+#: Files that a document's command writes.
 _WRITTEN = {"picture.svg"}
 #: The path in a Markdown link; links to other sites have a colon.
 _LINK = re.compile(r"\]\(([^):#]+)(?:#[\w-]*)?\)")
-#: Packages, and the folders that they lie in.
+#: Packages, and the folders that contain them.
 _PACKAGES = {"reduction": "proto", "reducer": ".", "worker_plugin": ".", "benchmarks": "."}
 
 
@@ -61,9 +61,9 @@ SOURCES = sorted(
 
 
 def _unknown_files(text: str) -> set[str]:
-    """Return the files that a text names and that are not there.
+    """Return the files that a text names and that do not exist.
 
-    A name may be the end of a path: a sentence may name the folder once for several files.
+    A name may be the end of a path, because a sentence may name the folder once for several files.
     """
     return {
         name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in TRACKED)
@@ -91,13 +91,13 @@ def test_every_module_that_a_document_names_is_there(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_every_link_of_a_document_leads_to_a_file(page):
-    """The site's own check reads the pages of docs/ only."""
+    """The site's own check reads only the pages in docs/."""
     links = _LINK.findall((ROOT / page).read_text())
     assert not {link for link in links if not (ROOT / page.parent / link).exists()}
 
 
 def _is_there(name: str) -> bool:
-    """Whether there is a module of that name, or one that has the rest of the name as an attribute."""
+    """Whether a module of that name exists, or one that has the rest of the name as an attribute."""
     package, *parts = name.split(".")
     place = ROOT / _PACKAGES[package] / package
     while parts and (place / parts[0]).is_dir():

@@ -1,4 +1,4 @@
-"""Errors of addresses that cannot be had: option, address and cause."""
+"""Errors of unavailable addresses: option, address and cause."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from reducer.resources.ports import PortRange
 
 @pytest.fixture
 def taken():
-    """A port that is taken, and whose neighbours are free: none of those that the kernel gives to connections."""
+    """A port that is taken, and whose neighbours are free. None is one that the kernel gives to connections."""
     while True:
         port = random.randint(20_000, 32_000)
         with contextlib.suppress(OSError), contextlib.ExitStack() as neighbours:

@@ -1,4 +1,4 @@
-"""Certificates and tokens that follow their files."""
+"""Certificates and tokens that follow changes of their files."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The engine: performs what the core decides, in order, whatever a sink does meanwhile."""
+"""The engine: performs the core's decisions in order, whatever a sink does meanwhile."""
 
 import gc
 
@@ -31,7 +31,7 @@ ONES = memoryview(bytes.fromhex("803f803f"))  # two bfloat16 ones
 
 
 class Sink:
-    """Keeps the frames, and lets a test act from within."""
+    """Records the frames, and lets a test act inside its callbacks."""
 
     def __init__(self, react=None):
         self.frames = []
@@ -52,7 +52,7 @@ class Sink:
 
 @pytest.fixture
 def now():
-    """The time that the engine's clock shows, as a list of one number."""
+    """The time of the engine's clock, as a list of one number."""
     return [100.0]
 
 
@@ -91,7 +91,7 @@ def push_all(streams, frame=None):
 
 
 def test_events_from_within_a_sink_wait_for_their_turn(engine):
-    # Rank 0 pushes the next one while rank 1 has not heard the result yet.
+    # Rank 0 pushes the next one before rank 1 has received the result.
     sinks, streams = running(engine, 2)
 
     def push_next(frame):
@@ -115,7 +115,7 @@ def test_a_stream_closed_from_within_its_sink_hears_no_more(engine):
 
 
 def test_a_join_that_waited_behind_its_streams_end_joins_nothing(engine):
-    # Two frames from within a sink: the first is refused, the second must not revive the stream.
+    # Two frames from inside a sink: the first is refused, the second must not revive the stream.
     victim = engine.open(Sink())
 
     def twice(frame):
@@ -160,7 +160,7 @@ def test_a_sink_that_raises_costs_its_own_job_only(engine, caplog):
 
 @pytest.fixture
 def _no_collector():
-    """What is free must be free by counting references."""
+    """Memory must become free through reference counting."""
     gc.collect()
     gc.disable()
     yield
@@ -168,7 +168,7 @@ def _no_collector():
 
 
 def leased(engine, values):
-    """Return a contribution in memory of the engine's, as a transport brings it."""
+    """Return a contribution in the engine's memory, as a transport delivers it."""
     view = engine.pool.take(values.nbytes)
     view[:] = values.tobytes()
     return view
@@ -215,7 +215,7 @@ def test_a_result_goes_back_to_the_pool_with_the_last_rank_that_lets_go_of_it_an
 
 @pytest.mark.parametrize(
     ("pushed", "freed"),
-    # The first contribution is read together with the second; then there is a sum. Others wait for rank 0.
+    # The first contribution is read together with the second, which makes a sum. The others wait for rank 0.
     [([0], 8), ([0, 1], 16), ([1, 2], 16)],
 )
 @pytest.mark.usefixtures("_no_collector")
@@ -279,7 +279,7 @@ def test_memory_that_is_not_the_engines_is_never_written_to(engine, world_size):
 
 
 def test_a_result_that_is_pushed_again_is_not_written_to(engine):
-    # In process a worker may push the very memory that it, and others, got as a result.
+    # In process, a worker may push the very memory that it and others received as a result.
     kept = []
     sinks, streams = running(engine, 2)
     sinks[0].react = kept.append
@@ -312,7 +312,7 @@ def test_status_and_need(engine):
 
 
 def test_status_shows_no_nonce_but_from_every_process_the_same_in_its_place():
-    """Who knows a rank's nonce takes its place."""
+    """Anyone who knows a rank's nonce can take its place."""
     shown = []
     for _ in range(2):
         engine = Engine(memory_limit_bytes=1 << 30)
@@ -347,11 +347,11 @@ def test_a_stall_shows_in_the_status_and_the_operator_is_warned(engine, now, cap
     assert [(one.rank, one.chunks) for one in shown().last] == [(1, 1)]
 
 
-# ---- what is counted ----
+# ---- counters ----
 
 
 class Clock:
-    """Each look at it takes a quarter of a second."""
+    """A clock that advances a quarter of a second whenever it is read."""
 
     def __init__(self):
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The reducer's log: a line for each event, with the job and the rank that it concerns."""
+"""The reducer's log: a line for each event, with its job and rank."""
 
 import logging
 import re
@@ -50,7 +50,7 @@ class Scene:
         return stream
 
     def run(self):
-        """Have two ranks join, and say Hello."""
+        """Have two ranks join and send Hello."""
         streams = [self.join(rank) for rank in range(2)]
         self.hello(streams)
         return streams
@@ -61,7 +61,7 @@ class Scene:
         send(streams, Hello(replace(configuration, **changes), 0))
 
     def lines(self):
-        """Take what was logged."""
+        """Return and clear the logged lines."""
         lines = [record.getMessage() for record in self.caplog.records]
         self.caplog.clear()
         return lines
@@ -83,7 +83,7 @@ def push(seq=0):
 
 
 def told(scene):
-    """Return the events, which the Status call tells."""
+    """Return the events that the Status call reports."""
     return [(event.kind.name, event.job, event.text) for event in scene.engine.status().events]
 
 
@@ -256,7 +256,7 @@ def test_refused_calls_are_counted_by_host_and_error_though_their_ports_differ(s
 
 
 def names(scene, number):
-    """Refuse a call for the lobby of a job that it has made up."""
+    """Refuse a call for the lobby of a made-up job."""
     peer = f"ipv4:10.0.0.1:{number}"
     refuse(scene, peer, Unauthenticated(f"{peer} shows a wrong token for the lobby of job 'x{number}'"))
 
@@ -272,7 +272,7 @@ def garbage(scene, number):
 
 
 def joins(scene, number):
-    """Join a job of a name of its own, and go."""
+    """Join a job with its own name, and leave."""
     stream = scene.join(0, job=f"x{number}", peer=f"ipv4:10.0.0.1:{number}")
     stream.close(f"it said {number}")
 
@@ -316,7 +316,7 @@ def test_refused_calls_do_not_displace_what_is_known_of_jobs(scene):
     assert scene.lines() == [], "the refusal of this rank is still remembered"
 
 
-# ---- events, which the Status call tells ----
+# ---- events that the Status call reports ----
 
 
 def test_a_new_epoch_tells_what_has_changed(scene):

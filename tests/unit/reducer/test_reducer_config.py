@@ -1,4 +1,4 @@
-"""The reducer's settings, checked when they are made."""
+"""The reducer's settings, validated on construction."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_processes_share_the_memory():
 
 
 def test_each_process_gets_its_own_part_of_the_settings():
-    """As its supervisor hands them over, in JSON."""
+    """Settings are passed in JSON, as the supervisor passes them."""
     config = ReducerConfig(
         **{"bind": "0.0.0.0:7000", "port_range": PortRange(7000, 7009), "metrics_port": 0, **TLS},
         **{"page": True, "page_hosts": ("a", "b"), "processes": 2, "memory_limit_bytes": 1001},

@@ -1,4 +1,4 @@
-"""What a reducer process keeps of collectives for its trace, and what becomes files."""
+"""A reducer process's record of collectives for its trace, and the files written from it."""
 
 import json
 
@@ -8,7 +8,7 @@ from reducer.spans import KEPT, Spans
 
 
 class Clock:
-    """A clock that shows what it is told."""
+    """A clock that shows the time it is given."""
 
     now = 0.0
 

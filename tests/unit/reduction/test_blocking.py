@@ -1,4 +1,4 @@
-"""Calls that may block for very long have a thread of their own."""
+"""Calls that may block for very long run on their own thread."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ def test_nobody_has_to_wait_for_the_call():
         return is_over.wait()
 
     answer = begin(block)
-    assert not answer.cancel()  # or the thread could not say what came of it
+    assert not answer.cancel()  # or the thread could not report its result
     assert not wait([answer], 0.1).done
     is_over.set()
     assert answer.result(60.0)

@@ -1,4 +1,4 @@
-"""Machines whose numbers are not those of the wire are refused at the first import, not by wrong sums."""
+"""Machines with a byte order other than the wire's are rejected at the first import, not by wrong sums."""
 
 import importlib
 import subprocess

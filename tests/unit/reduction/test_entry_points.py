@@ -1,4 +1,4 @@
-"""What torch calls by itself: it registers the backend once, and never raises, whatever modules are found."""
+"""The hook that torch calls automatically registers the backend once, and never raises, whatever modules are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Backend:
-    """Stands for torch's."""
+    """Stands in for torch's class."""
 
     def __init__(self) -> None:
         self._plugins: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def test_a_users_module_is_named_and_not_run(
         file.write_text("raise SystemExit('somebody ran this')")
     monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    if kind == "folder":  # a package anywhere in sys.path comes before it
+    if kind == "folder":  # a package anywhere in sys.path takes precedence
         entry_points.require_packages()
         return
     with pytest.raises(ImportError) as caught:

@@ -13,7 +13,7 @@ CLASSES = {
     for _, cls in inspect.getmembers(errors, inspect.isclass)
     if issubclass(cls, ReductionError) and cls.__module__ == errors.__name__
 }
-#: Classes that have a number of their own on the wire; all others go as INTERNAL.
+#: Classes with their own number on the wire; all others are sent as INTERNAL.
 CODED = {cls for cls in CLASSES if "code" in vars(cls) and cls is not ReductionError}
 
 

@@ -1,4 +1,4 @@
-"""What people read where gRPC says why it could not connect."""
+"""The readable text for gRPC's reason why it could not connect."""
 
 import pytest
 from reduction.transports.grpc_reasons import plain, shorter

@@ -1,4 +1,4 @@
-"""The grid and the dealing: pure arithmetic that every rank and reducer must agree on."""
+"""The grid and the dealing of chunks: pure arithmetic on which every rank and reducer must agree."""
 
 from itertools import pairwise
 
@@ -60,7 +60,7 @@ KIB = limits.KIB
         (1024 * KIB, 64 * KIB, 32 * KIB),  # 32 pieces
         (1023 * KIB, 64 * KIB, 32 * KIB),  # whole KiB
         (64 * KIB, 64 * KIB, 16 * KIB),
-        (63 * KIB, 64 * KIB, 21 * KIB),  # three alike, because four would be smaller than 16 KiB
+        (63 * KIB, 64 * KIB, 21 * KIB),  # three equal ones, because four would be smaller than 16 KiB
         (31 * KIB, 64 * KIB, 31 * KIB),
         (100, 64 * KIB, KIB),
         (0, 64 * KIB, KIB),
@@ -69,8 +69,8 @@ KIB = limits.KIB
         (2048 * KIB, 1024 * KIB, 512 * KIB),  # 4 pieces
         (2048 * KIB, 256 * KIB, 256 * KIB),
         (1024 * KIB, 256 * KIB, 128 * KIB),  # 8 pieces
-        (64 * KIB, 9 * KIB, 9 * KIB),  # a grid that is fine already
-        (160 * KIB, 72 * KIB, 20 * KIB),  # no smaller than 18 KiB, eight alike
+        (64 * KIB, 9 * KIB, 9 * KIB),  # a grid that is already fine
+        (160 * KIB, 72 * KIB, 20 * KIB),  # no smaller than 18 KiB, eight equal ones
     ],
 )
 def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):
@@ -146,7 +146,7 @@ def test_every_push_costs_something():
 
 
 def test_fingerprint_is_the_same_in_every_process_and_version():
-    # Literal values: ranks of different releases compare these numbers.
+    # Literal values, because ranks of different releases compare these numbers.
     assert layout.fingerprint([]) == 0xB4B2797457A0A6E4
     assert layout.fingerprint(iter([0, 12, 34])) == 0xA48EE29D7441BDF9
 

@@ -1,4 +1,4 @@
-"""The table "Limits" of proto/README.md says what `reduction/limits.py` says, and names all of it."""
+"""The table "Limits" of proto/README.md matches `reduction/limits.py` and lists all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers can cause is in the log a few times, and then how often it came again."""
+"""Messages that peers can cause are logged a few times, and then as a count of repetitions."""
 
 import logging
 
@@ -18,7 +18,7 @@ class Scene:
         self.repeats.log(LOG, logging.WARNING, kind, peer, "%s", text, **more)
 
     def lines(self):
-        """Take what was logged."""
+        """Return and clear the logged lines."""
         lines = [record.getMessage() for record in self.caplog.records]
         self.caplog.clear()
         return lines

@@ -1,4 +1,4 @@
-"""The rate of a job's senders, on links of which only the queue and the rate are modelled."""
+"""The rate of a job's senders, on links modelled only by their queue and rate."""
 
 import math
 import random
@@ -17,16 +17,16 @@ from reduction.pacing import (
     burst_bytes,
 )
 
-#: What 1 Gbit/s carries, in payload bytes per second.
+#: Payload bytes per second that 1 Gbit/s carries.
 GIGABIT = 118e6
 TICK_S = 0.04
 SEGMENT = 1448
-#: A sender hands over so much at once, and a full queue drops it whole, as veth does.
+#: A sender hands over this many bytes in one burst, and a full queue drops it whole, as veth does.
 PACKET = 16 * SEGMENT
 
 
 class Port:
-    """A port of a switch on which all senders of some jobs meet; it holds a millisecond of its rate."""
+    """A switch port where all senders of some jobs meet; it buffers a millisecond of its rate."""
 
     def __init__(self, jobs: int = 1, senders: int = 4, seed: int = 0) -> None:
         self.jobs = [[Pacing() for _ in range(senders)] for _ in range(jobs)]
@@ -36,7 +36,7 @@ class Port:
         self.now = self.queue = self.lost = self.offered = 0.0
 
     def run(self, seconds: float, capacity: float, need: float = math.inf) -> list[float]:
-        """Let time pass; return what each job has carried, as a part of what the port could carry."""
+        """Let time pass; return the fraction of the port's capacity that each job has used."""
         carried = [0.0] * len(self.jobs)
         steps = round(seconds / TICK_S)
         for _ in range(steps):
@@ -48,7 +48,7 @@ class Port:
             self.queue = min(max(self.queue, 0.0), capacity * 1e-3)
             self.offered += offered
             self.lost += dropped
-            # A lost tail waits for a time-out, and with it all ranks.
+            # A lost tail waits for a timeout, and all ranks wait with it.
             passed = max(0.3, 1 - 8 * dropped / offered) * min(1.0, capacity * TICK_S / offered)
             packets = self.random.choices(range(len(rates)), rates, k=math.ceil(dropped / PACKET))
             for number, rate in enumerate(rates):
@@ -129,7 +129,7 @@ def test_a_rate_that_somebody_said_is_where_it_begins(wrong):
 
 
 def look(subject, seconds=TICK_S, acked=10**6, segments=1000, lost=0, share=1.0):
-    """Let a connection send that much since the last look."""
+    """Let a connection send this much since the last look."""
     old = subject.history[-1]
     subject.history.append(Sent(old.acked_bytes + acked, old.segments + segments, old.lost + lost))
     subject.now += seconds
@@ -189,7 +189,7 @@ def test_a_new_connection_begins_with_its_first_look():
     subject = Subject()
     subject.look({1: Sent(10**9, 10**6, 10**5)}, 1.0, subject.now + TICK_S)
     assert math.isinf(subject.own)
-    subject.look({1: Sent(10, 10, 0)}, 1.0, subject.now + 2 * TICK_S)  # it began again
+    subject.look({1: Sent(10, 10, 0)}, 1.0, subject.now + 2 * TICK_S)  # it started over
     assert math.isinf(subject.own)
 
 
@@ -267,7 +267,7 @@ def test_the_end_of_a_burst_after_a_pause_does_not_pass_for_a_slow_link():
 
 
 def test_a_rate_at_which_few_segments_are_sent_grows_all_the_same():
-    """Below 0.7 MB/s no interval had segments enough, and the job stayed that slow for ever."""
+    """Below 0.7 MB/s no interval had enough segments, and the job stayed that slow forever."""
     one, acked, now = Pacing(), 0.0, 0.0
     one.look({1: Sent(0, 0, 0, 0.0)}, 1.0, now)
     one.own = 4e5
@@ -296,7 +296,7 @@ def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
         rates.append(subject.rate)
     assert min(rates) > 0.6 * 10**8
     assert rates[-1] > 0.9 * 10**8
-    for _ in range(3):  # once it loses nothing, few losses count again
+    for _ in range(3):  # once it loses nothing, a few losses count again
         look(subject, acked=10**6)
     before = subject.rate
     look(subject, acked=int(before * TICK_S), lost=5)

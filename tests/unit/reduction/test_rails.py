@@ -1,4 +1,4 @@
-"""Names of rails: which there are, and whose."""
+"""Names of rails: the existing ones, and the jobs they belong to."""
 
 import pytest
 from reduction.rails import SUFFIX_BYTES_MAX, is_rail, job_of, rail_name

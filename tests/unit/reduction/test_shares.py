@@ -13,7 +13,7 @@ def machines(n, k, worker=1.0, reducer=1.0):
 
 
 def time_of(given, shares):
-    """Return when the slowest link is done, by what crosses each of them."""
+    """Return when the slowest link is done, from the bytes that cross each link."""
     ranks = sum(machine.ranks for machine in given)
     pushed = [machine.ranks * (1 - share) for machine, share in zip(given, shares, strict=True)]
     answered = [(ranks - machine.ranks) * share for machine, share in zip(given, shares, strict=True)]
@@ -88,7 +88,7 @@ def test_no_random_change_of_the_shares_is_faster():
         able = [index for index, machine in enumerate(given) if machine.reducers]
         for _ in range(
             50
-        ):  # the time is a convex function of the shares: no better place nearby, none anywhere
+        ):  # the time is a convex function of the shares: no better point nearby means none anywhere
             giver, taker = generator.choice(able), generator.choice(able)
             moved = min(best.shares[giver], generator.choice((1e-3, 1e-2, 0.1)))
             changed = list(best.shares)

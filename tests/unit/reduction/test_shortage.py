@@ -1,4 +1,4 @@
-"""What an error says is used up, and what it does not say."""
+"""The exhausted resource that an error names, and claims that it does not make."""
 
 from __future__ import annotations
 

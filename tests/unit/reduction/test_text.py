@@ -1,4 +1,4 @@
-"""What peers wrote stands on one line, and moves no cursor."""
+"""Text from peers is put on one line, and moves no cursor."""
 
 import pytest
 from reduction.text import load_json, printable

@@ -1,4 +1,4 @@
-"""What is written as JSON comes back as it was, and what is no such value is refused."""
+"""Values written as JSON come back unchanged, and anything that is no such value is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All threads of a communicator are told the first error that has ended it."""
+"""All threads of a communicator get the first error that ended it."""
 
 import traceback
 

@@ -61,7 +61,7 @@ def test_a_failure_before_there_is_a_communicator_makes_one_to_tell_the_others()
     lifetime.fail(OWN, lambda: made)
     made.abandon.assert_called_once_with(OWN)
     lifetime = Lifetime()
-    lifetime.fail(OWN, Mock(side_effect=OTHER))  # there is nobody to tell
+    lifetime.fail(OWN, Mock(side_effect=OTHER))  # there is no one to tell
     assert lifetime.error is OWN
 
 
@@ -77,7 +77,7 @@ def test_after_the_end_nothing_fails(end):
 
 @pytest.mark.parametrize("end", [Lifetime.close, Lifetime.abort])
 def test_it_ends_while_it_is_made(end):
-    """Nobody waits for that, and what is made then leaves at once."""
+    """No one waits for the creation, and the new communicator leaves immediately."""
     lifetime, made, is_making = Lifetime(), communicator(), threading.Event()
     has_ended = threading.Event()
 

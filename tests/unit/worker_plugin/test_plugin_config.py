@@ -1,4 +1,4 @@
-"""The worker's settings: explicit argument, else environment, else default; every wrong value is named."""
+"""The worker's settings: explicit argument, else environment, else default. Every wrong value is named."""
 
 import dataclasses
 
@@ -105,7 +105,7 @@ def test_an_explicit_argument_wins_and_none_means_not_given():
 
 def test_an_empty_variable_counts_as_not_set():
     assert build({}, {"REDUCTION_RANK": "", "REDUCTION_TOKEN_FILE": ""}) == PluginConfig()
-    # But for one, which an unset variable of a shell makes empty: the job would run on reducers that nobody wanted.
+    # REDUCTION_REDUCERS is special: an unset shell variable makes it empty, and the job would use unwanted reducers.
     assert build({"reducers": "a:1"}, {"REDUCTION_REDUCERS": ""}).reducers == ("a:1",)
 
 

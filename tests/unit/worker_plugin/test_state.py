@@ -1,4 +1,4 @@
-"""What `ReductionState` refuses before it has met anybody."""
+"""Calls that `ReductionState` rejects before it has connected to anyone."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_steps_of_another_model_cannot_be_discarded(model):
     ],
 )
 def test_an_elastic_job_begins_with_sync(ask):
-    """A newcomer would wait for collectives that nobody else issues, and nothing would tell models apart."""
+    """A newcomer would wait for collectives that no one else issues, and nothing would distinguish models."""
     state = ReductionState(
         ["127.0.0.1:1"], elastic=True, job="test", run="first", rank=0, world_size=2, join_timeout_s=1
     )

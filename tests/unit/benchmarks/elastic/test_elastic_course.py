@@ -1,4 +1,4 @@
-"""What a course concludes from the lines of its workers."""
+"""Conclusions that an elastic run draws from its workers' output lines."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_what_must_not_be(workers, text):
 def test_the_gap_is_until_a_step_that_the_victim_cannot_have_taken_part_in():
     survivor = [{"step": step, "at": at} for step, at in [(1, 1.0), (2, 2.0), (3, 2.6), (4, 4.0)]]
     victim = [{"step": step, "at": step} for step in (1.0, 2.0)]
-    # Step 3 was under way at the kill, and ended soon after it.
+    # Step 3 was in progress at the kill, and ended soon after it.
     assert gap({"1": survivor, "2": victim}, 2.5, "2") == pytest.approx(1.5)
     assert gap({"1": survivor[:2], "2": victim}, 2.5, "2") == math.inf
 

@@ -1,4 +1,4 @@
-"""What is carried to a machine that lacks packages."""
+"""Files carried to a machine that lacks packages."""
 
 from __future__ import annotations
 

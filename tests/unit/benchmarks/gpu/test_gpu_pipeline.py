@@ -1,4 +1,4 @@
-"""What the GPU's pipeline is compared with, and what is said of it."""
+"""The references for the GPU's pipeline, and the text of its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training on a GPU as far as it needs none: models, traces, what is concluded and printed."""
+"""The GPU training, as far as it needs no GPU: models, traces, conclusions and output."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_gpu_computes_while_a_kernel_of_any_rank_is_there() -> None:
     steps = [(1000.0, 1100.0), (1100.0, 1200.0), (1200.0, 1300.0)]
     first = trace(900.0, steps, [("gemm", 1000, 1100), ("gemm", 1110, 1130), ("ncclDevKernel", 1100, 1150)])
     second = trace(500.0, [], [("gemm", 1120, 1140), ("gemm", 1195, 1210), ("add", 1122, 1125)])
-    # 30 + 5 of the second step, 10 of the third; the first does not count.
+    # 30 + 5 of the second step, 10 of the third. The first does not count.
     assert kernel_share([first, second], nccl=False) == pytest.approx(0.225)
     assert kernel_share([first, second], nccl=True) == pytest.approx(0.25)
     assert kernel_share([first], nccl=False) == pytest.approx(0.1)

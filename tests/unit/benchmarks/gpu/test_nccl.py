@@ -1,4 +1,4 @@
-"""The NCCL benchmark as far as it needs no GPU: what NCCL is told, what its log says, which figures count."""
+"""The NCCL benchmark, as far as it needs no GPU: NCCL's settings, its log, and which figures count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command for a day with a GPU, with Gloo's ring and tiny tensors on the CPU: every part of it."""
+"""The command for a day with a GPU: every part, run on the CPU with Gloo's ring and tiny tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROOT = Path(proof.__file__).parents[2]
 OPTIONS = ("--device", "cpu", "--tiny")
 
 
-#: Parts that run together, and what they must leave; the last ones as on a machine that cannot shape links. The second
-#: to fourth take long.
+#: Parts that run together, and the files they must leave. The last ones run as on a machine that cannot shape links.
+#: The second to fourth take long.
 GROUPS = {
     "inventory,tests,nccl-2": "inventory",
     "nccl-4,training": "trace-gpu-training-bert-n2-cpu-tiny-1000mbit-ours.json.gz",
@@ -61,7 +61,7 @@ def test_every_part(names: str, tmp_path: Path) -> None:
 
 
 def test_what_is_left_without_nccl() -> None:
-    """It may refuse two ranks on a GPU."""
+    """NCCL may refuse two ranks on one GPU."""
     with_nccl = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False)}
     without = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False, has_nccl=False)}
     changed = {name for name, part in without.items() if part != with_nccl[name]}

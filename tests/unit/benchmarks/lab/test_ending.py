@@ -1,4 +1,4 @@
-"""A benchmark that is ended unwinds what it has built, also when the signal comes twice."""
+"""A benchmark that is terminated cleans up everything it has built, even if the signal arrives twice."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_second_sigterm_does_not_cut_short_the_cleaning_up() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tool", ["", ".hierarchy", ".hierarchy --train", ".wires", ".time_to_loss"])
 def test_no_host_is_left(tool: str, tmp_path: Path) -> None:
-    """As timeout(1) ends it, once itself and once with its group, while its processes start."""
+    """Signals arrive as from timeout(1), to the process and then to its group, while its processes start."""
     try:
         check_network()
     except NetworkUnavailable as error:
@@ -87,8 +87,8 @@ def test_no_host_is_left(tool: str, tmp_path: Path) -> None:
         while len(hosts := _hosts(process.pid)) < 9 and time.monotonic() < deadline:
             assert process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.05)
-        assert len(hosts) == 9, hosts  # four of either kind, and the switch
-        time.sleep(3)  # into the start of the ranks, or their first turns; any moment must do
+        assert len(hosts) == 9, hosts  # four of each kind, and the switch
+        time.sleep(3)  # during the start of the ranks or their first turns; any moment is fine
         process.terminate()
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(100)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.lab`: a user's script on shaped links, without reducers and with them."""
+"""`python -m benchmarks.lab`: a user's script on shaped links, with and without reducers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def turn(seconds: float, step_s: float | None, **more: float) -> Turn:
     return Turn(seconds=seconds, steps=intervals, traffic=traffic, busy=more.get("busy", 0.5))
 
 
-# ---- what it refuses ----
+# ---- rejected input ----
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_it_needs_root(
     assert capsys.readouterr().err == "lab: shaped links need root\n"
 
 
-# ---- what follows from the turns ----
+# ---- conclusions from the turns ----
 
 
 def test_rows_compare_the_turns_of_a_round(tmp_path: Path) -> None:

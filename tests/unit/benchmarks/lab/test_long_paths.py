@@ -1,4 +1,4 @@
-"""Links of the lab with delay: what a packet takes, and that the rate stays what it is."""
+"""Lab links with delay: the latency of a packet, and an unchanged rate."""
 
 import socket
 import threading
@@ -49,6 +49,6 @@ def test_a_round_trip_takes_two_delays_and_the_rate_stays(network):
                 left -= len(here.recv(1 << 20))
             seconds = time.monotonic() - began
             sending.join(10)
-    # The ideal is 0.35 s, with the round trips of TCP's slow start about 0.6 s.
+    # The ideal is 0.35 s. With the round trips of TCP's slow start it is about 0.6 s.
     assert BYTES * 8e-6 / RATE_MBIT < seconds
     assert network.traffic().worker_tx_bytes >= BYTES

@@ -1,4 +1,4 @@
-"""Links of the lab: how long a queue really is, and which packets fit."""
+"""Lab links: the actual length of a queue, and which packets fit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_links_change_their_rate_and_keep_their_queue() -> None:
 
 
 def _buckets(network: Network) -> list[tuple[int, int]]:
-    """Return bytes per second and bytes that pass at once, of what each host sends."""
+    """Return each host's rate in bytes per second and its burst in bytes."""
     up, down = ([bucket["options"] for bucket in buckets] for buckets in network._buckets())
     assert up == down
     return [(bucket["rate"], bucket["burst"]) for bucket in up]

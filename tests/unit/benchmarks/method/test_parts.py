@@ -1,4 +1,4 @@
-"""Parts of a long benchmark: one that fails, hangs or cannot run stops no other, and all is written after each."""
+"""Parts of a long benchmark: one that fails, hangs or cannot run stops no other, and results are written after each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows are shown as they come, with the time left, and none is lost when a run is interrupted."""
+"""Rows are shown as they arrive, with the time left, and none is lost when a run is interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.shaped import __main__ as shaped
 ROOT = Path(__file__).parents[4]
 MIB = 1 << 20
 
-#: A run of two benchmarks, of which the second is interrupted.
+#: A run of two benchmarks. The second is interrupted.
 CONFTEST = """
 from pathlib import Path
 from types import SimpleNamespace

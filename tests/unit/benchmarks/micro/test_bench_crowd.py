@@ -1,4 +1,4 @@
-"""Many ranks and many reducers: what rank 0 is sent, and what it makes of more reducers than there may be."""
+"""Many ranks and many reducers: the frames sent to rank 0, and its handling of more reducers than the limit."""
 
 import pytest
 from reduction import limits
@@ -12,7 +12,7 @@ from worker_plugin.core.membership import judge
 def test_rank_0_hears_of_every_rank_once_from_every_reducer(ranks, reducers):
     tally = crowd.Crowd(ranks, reducers).run()
     assert (tally.epochs, tally.members) == (1, reducers)
-    # Beside the news: Welcome, the first report, Start.
+    # In addition to the news: Welcome, the first report, Start.
     assert tally.rank_0_frames <= ranks + 2
     assert tally.rank_0_bytes <= 200 + 70 * ranks
 

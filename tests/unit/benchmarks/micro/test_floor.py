@@ -1,4 +1,4 @@
-"""The kernel's part of the cost of loopback: everything arrives, whatever the chunk size."""
+"""The kernel's share of the cost of loopback: everything arrives, whatever the chunk size."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from benchmarks.micro import floor
 
 @pytest.mark.parametrize(("nbytes", "chunk"), [(1 << 20, 1 << 16), (100_001, 4096), (10, 4096)])
 def test_all_bytes_arrive_and_both_sides_are_measured(nbytes, chunk):
-    """The receiver answers only when it has everything."""
+    """The receiver answers only after it has received everything."""
     assert all(seconds >= 0 for seconds in floor.move(nbytes, chunk))
 
 

@@ -1,4 +1,4 @@
-"""The ring against one added by hand, our averages against torch's, and what the rows of accuracy.py say."""
+"""The ring against a sum by hand, our averages against torch's, and the rows of accuracy.py."""
 
 import json
 import sys
@@ -22,11 +22,11 @@ from benchmarks.numerics.accuracy_sums import (
     torch_average,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as `reduction.codecs` has it for itself
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # `reduction.codecs` sets this for itself
 
 
 def test_the_ring_begins_each_chunk_on_the_rank_before_and_goes_down():
-    # 256 + 1 is 256 in bfloat16 (ties to even), 1 + 1 + 256 is 258: the order shows in the sum.
+    # 256 + 1 is 256 in bfloat16 (ties to even), 1 + 1 + 256 is 258, so the sum shows the order.
     rows = torch.tensor([[1.0] * 6, [1.0] * 6, [256.0] * 6], dtype=torch.bfloat16)
     # Chunk 0: ranks 2, 1, 0. Chunk 1: 0, 2, 1. Chunk 2: 1, 0, 2.
     assert ring(rows).tolist() == [256, 256, 256, 256, 258, 258]
@@ -76,7 +76,7 @@ def test_rows_compare_with_torch_where_they_can():
         gradients = normal(count, 1000)
         found += rows("normal", gradients, {width: torch_average(gradients, width) for width in HOOKS})
     assert [row["wire"] for row in found] == [*WIRES, *WIRES]
-    assert found[1]["sent"] == found[1]["torch_sent"]  # two ranks: one rounding on either side
+    assert found[1]["sent"] == found[1]["torch_sent"]  # two ranks: one rounding on each side
     bf16, int8 = ([cell.strip() for cell in line.split("|")[2:-1]] for line in table(COLUMNS, found)[3:7:3])
     assert bf16[3:5] == ["1.00", "1.00"]
     assert int8[3:5] == ["-", "-"]

@@ -1,4 +1,4 @@
-"""What torch's ways send, by hand; what convergence.py concludes; and a short run of all of it."""
+"""The bytes sent by torch's methods, computed by hand; convergence.py's conclusions; and a short run of everything."""
 
 import json
 import sys
@@ -69,5 +69,5 @@ def test_a_short_run(tmp_path, monkeypatch):
     convergence.main()
     document = json.loads((tmp_path / "convergence-digits.json").read_text())
     bytes_of = {one["way"][0]: one["nbytes"][-1] for one in document["trained"]}
-    # A new chunk size is a new epoch, in which what was in flight is pushed again.
+    # A new chunk size starts a new epoch, in which everything in flight is pushed again.
     assert bytes_of["ours, fp32"] >= bytes_of["none"] == 2 * bytes_of["bf16_hook"]

@@ -1,4 +1,4 @@
-"""Figures from documents with made-up numbers. That they look well is for eyes."""
+"""Figures from documents with made-up numbers. Whether they look good must be checked by eye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hierarchy.py makes of turns, which gradients training.py takes for right, and a short run of both."""
+"""hierarchy.py's conclusions from turns, the gradients that training.py accepts, and a short run of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch, *given: str) -> argparse.Namespac
 
 
 def measured(turns: list[float], node_bytes: int) -> Measurement:
-    """Turns of two nodes that each send and receive this many bytes."""
+    """Return turns of two nodes that each send and receive this many bytes."""
     traffic = Traffic(
         worker_tx_bytes=2 * len(turns) * node_bytes, worker_rx_bytes=2 * len(turns) * node_bytes
     )

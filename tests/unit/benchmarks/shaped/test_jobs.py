@@ -1,4 +1,4 @@
-"""What two jobs at once have shared and lost."""
+"""The shares and losses of two concurrent jobs."""
 
 from __future__ import annotations
 

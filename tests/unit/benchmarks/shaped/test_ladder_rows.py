@@ -1,4 +1,4 @@
-"""What ladder.py makes of the epochs that rank 0 has printed, and which losses it refuses."""
+"""ladder.py's rows from the epochs that rank 0 printed, and the losses it rejects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = [Host(address=f"10.77.0.{number}", interface="eth0") for number in (1, 2
 
 
 def epochs(**seconds: list[float]) -> dict[str, list[ladder.Epoch]]:
-    """Return epochs of 12 images; rungs that are not given took a second each."""
+    """Return epochs of 12 images. Rungs that are not given took a second each."""
     given = {name.replace("_", ", "): values for name, values in seconds.items()}
     return {
         name: [ladder.Epoch(2.0, 12, value) for value in given.get(name, [1.0, 1.0, 1.0])]

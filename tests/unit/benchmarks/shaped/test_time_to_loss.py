@@ -1,4 +1,4 @@
-"""When a training has reached the target, what time_to_loss.py concludes; and a short run of it."""
+"""The time at which a training reaches the target, time_to_loss.py's conclusions, and a short run of it."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ STEPS = 100
 
 
 def run(name, wire, seconds, reached=STEPS):
-    """A loss of 2 that becomes 1 at a step."""
+    """Return a run whose loss of 2 becomes 1 at a step."""
     return Run(
         Way(name, wire), [2.0] * reached + [1.0] * (STEPS + WINDOW - reached), [seconds] * (STEPS + WINDOW)
     )

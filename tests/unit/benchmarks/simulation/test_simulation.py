@@ -18,7 +18,7 @@ RATE = 1e6
 
 
 PACKET_BYTES = SEGMENT_BYTES
-#: In which nothing is lost.
+#: A network that loses nothing.
 LONG_QUEUE_MS = 20.0
 SHORT = Link(rate_mbit=1000, latency_ms=1)
 
@@ -28,7 +28,7 @@ def host(name, burst=0.0, queue=1e9):
 
 
 def arrivals(connections, nbytes):
-    """Let each connection send a message; return when each arrives."""
+    """Let each connection send a message; return the arrival time of each."""
     clock, seen = connections[0]._clock, {}
     for number, connection in enumerate(connections):
         connection.send(nbytes, lambda number=number: seen.__setitem__(number, clock.now))
@@ -105,7 +105,7 @@ def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
     )
     outcome = simulate(setting, 16 * MIB, 4)
     ring_s = 1.5 * 16 * MIB * OVERHEAD * 8 / 200e6
-    assert 0.9 * best < ring_s / outcome.times_s[-1] < 1.02 * best  # a burst passes at once
+    assert 0.9 * best < ring_s / outcome.times_s[-1] < 1.02 * best  # a burst passes without delay
     assert not outcome.lost
     assert len(outcome.weights) == reducers + (4 if reducers < 4 else 0)
 

@@ -102,7 +102,7 @@ def test_regions_are_counted_apart() -> None:
     memory.want()
     kept = memory.allocate(8 * MIB)
     after = footprint(os.getpid())
-    # The region has a descriptor, and Python's mmap another one.
+    # The region has one descriptor, and Python's mmap another.
     assert (after.descriptors, after.regions - before.regions) == (before.descriptors, 2)
     del kept
 

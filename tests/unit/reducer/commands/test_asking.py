@@ -1,4 +1,4 @@
-"""Which reducers the commands ask: those of the command line, of a variable, or of this machine."""
+"""The reducers that commands query: from the command line, from a variable, or on this machine."""
 
 import pytest
 from reduction.errors import ConfigError

@@ -1,4 +1,4 @@
-"""`reducer doctor`: bad input is refused before anything is measured, and what was measured is judged."""
+"""`reducer doctor`: bad input is rejected before any measurement, and the measurements are judged."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from reducer.commands.main import main
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
-    """The command says how much this process logs, and never has another one after it."""
+    """Undo the command's log settings, which hold for the whole process."""
     monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
     client = logging.getLogger("reduction.client")
     level = client.level
@@ -110,7 +110,7 @@ def test_its_costs_are_those_of_the_planner(tmp_path):
     of_two = [plan["cost"] for plan in found["advice"]["plans"] if plan["reducers"] == 2]
     assert of_two == pytest.approx([planned["plans"][1]["cost"]], rel=0.01)
     assert found["advice"]["prices"] == {"worker": 1.4, "reducer": 0.8, "steps": 5000}
-    # Four workers and two reducers per hour, for as many steps as were measured.
+    # Four workers and two reducers per hour, for the number of steps that were measured.
     assert found["now_cost"] == pytest.approx((4 * 1.4 + 2 * 0.8) * 5000 * found["now"]["total_s"] / 3600)
     output = " ".join(run("--facts", str(path), "--parameters", "340M", *prices).output.split())
     assert f"the price is {found['now_cost']:.2f} for 5000 steps" in output

@@ -1,4 +1,4 @@
-"""Which address `reducer serve` takes."""
+"""The address that `reducer serve` uses."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ def test_a_malformed_document_is_read_only_if_needed():
 
 @pytest.fixture
 def checked(monkeypatch):
-    """Return a function that returns exit code and words of `reducer serve --check` on Vertex AI."""
+    """Return a function that returns exit code and output of `reducer serve --check` on Vertex AI."""
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
 
     def check(**variables):

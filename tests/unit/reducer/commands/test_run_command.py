@@ -1,4 +1,4 @@
-"""Words of `reducer run` that are refused before anything starts."""
+"""Arguments of `reducer run` that are rejected before anything starts."""
 
 from click.testing import CliRunner
 

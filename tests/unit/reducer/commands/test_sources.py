@@ -11,7 +11,7 @@ from reducer.commands.serve import serve
 
 @pytest.fixture
 def checked(monkeypatch, tmp_path):
-    """Return a function that runs `serve --check` with a file's text, and returns its exit code and its words."""
+    """Return a function that runs `serve --check` with a file's text, and returns its exit code and output."""
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
 
     def check(*arguments, file=None, **variables):
@@ -26,7 +26,7 @@ def checked(monkeypatch, tmp_path):
 
 
 def shown(output):
-    """Return the settings that the command shows, which are a file for --config."""
+    """Return the settings that the command shows, in the format of a --config file."""
     return tomllib.loads(output)
 
 

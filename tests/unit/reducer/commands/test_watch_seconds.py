@@ -1,4 +1,4 @@
-"""`reducer status --watch` may have seconds, and addresses after it."""
+"""`reducer status --watch` may be followed by seconds, and then by addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A reducer with one job whose rank r is on stream r, and how to read what it does."""
+"""A reducer with one job whose rank r is on stream r, and helpers to read its actions."""
 
 from reduction.model import (
     Abort,
@@ -34,7 +34,7 @@ def configuration(epoch=1, members=US, chunk_bytes=1024, instance=INSTANCE):
 
 
 class Scene:
-    """The job, of which the first `joined` ranks are there; by default all."""
+    """A job whose first `joined` ranks have joined; by default all."""
 
     def __init__(self, world_size=2, *, credit=CREDIT, local_size=1, joined=None):
         self.jobs = Jobs(incarnation=REDUCER, memory_limit_bytes=1 << 30)
@@ -57,7 +57,7 @@ class Scene:
         return self.jobs.handle(Received(stream, frame), now)
 
     def hello(self, *streams, held=0, now=0.0, **changes):
-        """Let these say Hello; return the last actions."""
+        """Let these ranks send Hello; return the last actions."""
         for stream in streams:
             actions = self.receive(stream, Hello(configuration(**changes), held), now)
         return actions
@@ -74,7 +74,7 @@ class Scene:
 
 
 def running(world_size=2, *, credit=CREDIT, local_size=1, **changes):
-    """Return a scene whose ranks have all said Hello."""
+    """Return a scene whose ranks have all sent Hello."""
     scene = Scene(world_size, credit=credit, local_size=local_size)
     scene.hello(*range(world_size), **changes)
     return scene
@@ -106,7 +106,7 @@ def discards(*keys):
 
 
 def ends(actions, streams, error, *values):
-    """Check that just these streams end, each after an Abort of this type whose text has the values.
+    """Check that exactly these streams end, each after an Abort of this type whose text has the values.
 
     Returns:
         The other actions.

@@ -1,4 +1,4 @@
-"""Shares: whatever one job or token takes, the next one finds something."""
+"""Shares: whatever one job or token takes, something is left for the next one."""
 
 import pytest
 

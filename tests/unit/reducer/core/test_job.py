@@ -52,7 +52,7 @@ def test_what_belongs_to_an_older_epoch_is_ignored():
 
 @pytest.mark.parametrize("is_noticed", [False, True])
 def test_who_comes_back_in_a_running_epoch_counts_only_in_the_next_one(is_noticed):
-    """What it pushed on its old stream may be lost. Rank 0 has heard of that, and makes a new epoch."""
+    """Pushes on its old stream may be lost. Rank 0 is notified of that and starts a new epoch."""
     scene = running()
     if is_noticed:
         scene.lose(1)
@@ -73,7 +73,7 @@ def test_a_newer_epoch_drops_all_slots_and_all_outstanding_credit():
     assert scene.push(1, epoch=2) == [fold(0, 1), publish(0, epoch=2)]
 
 
-# ---- what ends a job of two ranks because of what one of them sent ----
+# ---- frames of one rank that end a job of two ranks ----
 
 
 def forming():
@@ -118,8 +118,8 @@ FAULTS = [
     (configured, 1, hello(1, chunk_bytes=2048), OutOfOrder, ["a different configuration of epoch 1"]),
     (forming, 1, hello(1, instance=bytes(16)), OutOfOrder, ["another instance of job 'job'"]),
     (summing, 0, hello(0, epoch=2, members=(OTHER,)), OutOfOrder, ["outside epoch 2"]),
-    # A push may be larger than the credit when nothing else is under way, so 4 MiB chunks with 4 KiB of
-    # credit would take a thousand times what Join has reserved.
+    # A push may exceed the credit when nothing else is in flight, so 4 MiB chunks with 4 KiB of credit would take
+    # a thousand times the memory that Join has reserved.
     (forming, 0, hello(0, chunk_bytes=limits.CHUNK_BYTES_MAX), OutOfOrder, [limits.CHUNK_BYTES_MAX, CREDIT]),
     (forming, 1, push(1), OutOfOrder, ["in epoch 1,", "in epoch 0, not started"]),
     (configured, 1, push(1), OutOfOrder, ["in epoch 1,", "in epoch 1, not started"]),
@@ -173,7 +173,7 @@ def test_disagreement_fails_all_ranks_and_names_both():
 
 @pytest.mark.parametrize("pushes", [((1, 0), (1, 1), (0, 1)), ((0, 1), (1, 0), (1, 1))])
 def test_a_rank_that_has_skipped_a_chunk_disagrees_with_the_ranks_that_have_it(pushes):
-    """Its collective has fewer chunks, so that this reducer gets none of them. Found by simulation."""
+    """The rank's collective has fewer chunks, so this reducer gets none of them. Found by simulation."""
     scene = running()
     for rank, seq in pushes:
         actions = scene.push(rank, seq)
@@ -185,7 +185,7 @@ def test_a_rank_that_has_skipped_a_chunk_disagrees_with_the_ranks_that_have_it(p
 
 
 def test_the_number_of_open_slots_is_bounded_by_the_credit():
-    """Even of tiny collectives, each rank's own: a push counts as 1 KiB at least."""
+    """This holds even for tiny collectives that each rank pushes alone: a push counts as at least 1 KiB."""
     scene = running(credit=4096)
     for rank in range(2):
         for seq in range(4):

@@ -1,4 +1,4 @@
-"""One job on one reducer: what ranks hold, who is there, and how ranks and jobs end."""
+"""One job on one reducer: the results that ranks hold, their presence, and the end of ranks and jobs."""
 
 import pytest
 from reduction.errors import PeerLeft, ReductionError, WorkerLost
@@ -29,7 +29,7 @@ def test_whose_process_has_ended_is_told_to_those_who_decide():
     assert scene.jobs.handle(Ended("job", "", 1, nonce(1)), 0.0) == to_all(news, 0)
     for other in (Ended("job", "", 1, nonce(2)), Ended("job", "", 7, nonce(7)), Ended("?", "", 1, nonce(1))):
         assert scene.jobs.handle(other, 0.0) == []
-    scene.join(1, stream=9)  # somebody who lied
+    scene.join(1, stream=9)  # a rank that lied
     assert scene.job.peers()[1] == Peer(1, nonce(1), "h1", Presence.PRESENT, 2)
 
 
@@ -72,7 +72,7 @@ def test_a_rank_that_never_came_holds_nothing():
     assert scene.tick(1.0) == []
 
 
-# ---- who is there ----
+# ---- presence ----
 
 
 def test_rank_0_hears_of_every_change_the_others_only_of_rank_0_and_of_who_has_left():
@@ -143,7 +143,7 @@ def test_goodbye_after_contributing_lets_the_others_finish():
 
 
 def test_what_everybody_holds_may_be_pushed_again_after_a_goodbye():
-    # An epoch asked for it, and no rank waits for the result.
+    # An epoch requested it, and no rank waits for the result.
     scene = running()
     scene.receive(0, Ack(1))
     scene.receive(1, Goodbye(1, 1))
@@ -165,7 +165,7 @@ def test_a_rank_that_leaves_again_and_again_is_recorded_once():
     ("code", "error"), [(WorkerLost.code, WorkerLost), *[(code, ReductionError) for code in (0, 14, 99)]]
 )
 def test_an_abort_is_relayed_with_its_cause_to_all_who_are_there(code, error):
-    """A code of another version is relayed as an internal error."""
+    """An unknown code of another version is relayed as an internal error."""
     scene = running(4)
     for rank in (0, 3):
         scene.push(rank, payload=DATA[0])
@@ -182,5 +182,5 @@ def test_counters_count_what_was_taken_and_what_was_sent():
     scene.push(0, seq=1)
     scene.jobs.note_sent(0, 12)  # the engine knows the size of a result
     scene.jobs.note_sent(1, 5)
-    scene.jobs.note_sent(99, 12)  # nobody's any more
+    scene.jobs.note_sent(99, 12)  # no longer belongs to any job
     assert (scene.job.received_bytes, scene.job.sent_bytes) == (4 * 12, 12 + 5)

@@ -1,4 +1,4 @@
-"""A reducer's part in pacing: it sends results at the lowest rate of all ranks and its own, and tells it to all."""
+"""A reducer's part in pacing: it sends at the lowest rate of all ranks and its own, and reports that rate to all."""
 
 import pytest
 from reduction.model import LinkRate, Place

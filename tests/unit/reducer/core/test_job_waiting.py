@@ -1,4 +1,4 @@
-"""What a job tells of ranks that others wait for."""
+"""A job's reports about ranks that others wait for."""
 
 import pytest
 from reduction.model import Peer, Presence, Waiting

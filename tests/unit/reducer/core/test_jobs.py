@@ -1,4 +1,4 @@
-"""All jobs of a reducer: faulty streams, leaving, draining, and jobs that do not see each other."""
+"""All jobs of a reducer: faulty streams, leaving, draining, and jobs isolated from each other."""
 
 import pytest
 from reduction.errors import DataCorrupted, MalformedFrame, ReducerDraining, StaleInstance, WorkerLost
@@ -43,7 +43,7 @@ def test_bytes_that_are_no_frame_end_a_stream_that_has_not_joined():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_ends_a_ranks_stream_for_good_reaches_the_others_as_it_is(jobs, rank):
-    """Not as a rank that is gone: its worker takes the Abort for final and never comes back."""
+    """It must not look like a lost rank, because its worker treats the Abort as final and never returns."""
     told = f"rank {rank} (host{rank}): no frame"
     actions = jobs.handle(Rejected(10 + rank, MalformedFrame("no frame")), 0.0)
     assert ends(actions, [10, 11], MalformedFrame, told) == []
@@ -61,7 +61,7 @@ def test_damage_on_the_way_costs_the_stream_only(jobs):
 
 @pytest.mark.parametrize("last", [Lost(10), Received(10, Goodbye(0, 0))])
 def test_the_last_one_to_go_frees_the_jobs_name_its_memory_and_its_accumulators(jobs, last):
-    """Also state.close() with a collective in flight, after the other rank has died."""
+    """This includes state.close() with a collective in flight, after the other rank has died."""
     receive(jobs, 10, PUSH)
     jobs.handle(Lost(11), 0.0)
     assert jobs.handle(last, 0.0)[-1:] == discards((0, 0))

@@ -1,4 +1,4 @@
-"""Who may join a reducer: every row of the table in `reducer.core.jobs`, as events in and actions out."""
+"""Admission to a reducer: every row of the table in `reducer.core.jobs`, as events in and actions out."""
 
 import traceback
 
@@ -45,7 +45,7 @@ ONE, TWO = NamedReducers("a:1", 1), NamedReducers("a:1, b:1", 2)
 
 
 def sees(stream, *peers):
-    """Return what tells a stream how the reducer sees some ranks."""
+    """Return the frame that tells a stream how the reducer sees some ranks."""
     return Send(stream, Peers(peers, draining=False))
 
 
@@ -54,7 +54,7 @@ def welcome(stream, credit_bytes=CREDIT):
 
 
 def forming(*joins, lost=()):
-    """Return a table of jobs to which these have come, rank r on stream 10 + r, and some have been lost again."""
+    """Return a table of jobs that these ranks have joined, rank r on stream 10 + r; some have been lost again."""
     jobs = make_jobs()
     for one in joins:
         receive(jobs, 10 + one.rank, one)
@@ -64,7 +64,7 @@ def forming(*joins, lost=()):
 
 
 def live(lost=()):
-    """Return a table with a running job of two ranks, of which some have been lost."""
+    """Return a table with a running job of two ranks, some of which have been lost."""
     jobs = make_jobs()
     running(jobs)
     for rank in lost:
@@ -122,7 +122,7 @@ FREE = reservation(4, 40 << 20)
         (CREDIT_BYTES_ASKED, reservation(4, 3 << 20), 3 << 20),
         (CREDIT_BYTES_ASKED, reservation(4, CREDIT_BYTES_LEAST), CREDIT_BYTES_LEAST),
         (CREDIT_BYTES_ASKED, reservation(4, CREDIT_BYTES_LEAST) - 1, 0),
-        # Who asks for little gets it or nothing.
+        # A rank that asks for little gets that or nothing.
         (4096, reservation(4, 4096), 4096),
         (4096, reservation(4, 4096) - 1, 0),
         (4096, -(1 << 30), 0),
@@ -163,7 +163,7 @@ def test_the_jobs_of_a_token_leave_some_memory_to_those_of_others():
 
 @pytest.fixture
 def crowded():
-    """A table in which the groups of a job have three quarters of all streams; of each, rank 0 is there."""
+    """A table in which a job's groups have three quarters of all streams; rank 0 of each has joined."""
     jobs = make_jobs(memory_limit_bytes=1 << 50)
     for number, world_size in enumerate((4096, 2048)):
         receive(jobs, number, join(0, world_size=world_size, group=f"group {number}"))
@@ -183,7 +183,7 @@ def test_the_groups_of_a_job_leave_some_streams_to_other_jobs(crowded):
 
 
 def test_ranks_hear_of_the_end_of_a_job_whose_next_life_finds_no_room(crowded):
-    """It had more than its share of what others have left since."""
+    """The job held more than its share of the space that is left now that others have joined."""
     receive(crowded, 2, join(1, world_size=4096, group="group 0"))
     receive(crowded, 3, join(0, world_size=1536, job="other"))
     crowded.handle(Lost(0), 0.0)
@@ -201,7 +201,7 @@ def test_a_job_that_starts_over_may_have_what_it_had():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT_BYTES_USUAL)
 
 
-# ---- who is refused, and who takes the others along ----
+# ---- which Joins are refused, and which refusals end the others' streams ----
 
 
 REFUSED = [
@@ -349,7 +349,7 @@ def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
     assert receive(jobs, 21, join(1, life=1, world_size=3, instance=b"")) == [welcome(21), sees(21)]
 
 
-# ---- failures that are remembered ----
+# ---- remembered failures ----
 
 
 def test_ranks_that_were_away_hear_why_their_job_failed_however_many_they_are():
@@ -396,7 +396,7 @@ def test_groups_of_one_name_are_jobs_of_their_own():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
-# ---- which run it is ----
+# ---- identifying the run ----
 
 
 def test_a_rank_of_another_run_does_not_come_to_rank_0():
@@ -445,7 +445,7 @@ def test_a_rank_of_an_earlier_life_may_have_been_told_otherwise():
     jobs = forming(join(2, named=ONE, world_size=3), join(1, instance=b"", named=ONE, world_size=3), lost=[2])
     again = join(2, life=1, instance=b"", named=TWO, world_size=3)
     assert receive(jobs, 13, again)[0] == welcome(13)
-    # It is this list that counts now, and rank 1 is asked when it comes again.
+    # This list is the valid one now, and rank 1 is asked when it returns.
     actions = receive(jobs, 10, join(0, named=ONE, world_size=3))
     assert ends(actions, [13, 11, 10], CollectiveMismatch, "a:1, b:1") == []
 

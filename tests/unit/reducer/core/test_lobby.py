@@ -1,4 +1,4 @@
-"""The lobby: who is there, what each has said last, and what is bounded."""
+"""The lobby: members, their latest entries, and its bounds."""
 
 import pytest
 from reduction.errors import OutOfOrder, ResourceExhausted, UnsupportedVersion
@@ -24,7 +24,7 @@ def say(lobby, stream, nonce, entry=b"hello", job="job", *, now=0.0, takes_news=
 
 
 def hear(lobby, stream):
-    """Return all that a stream has not been told yet."""
+    """Return everything that a stream has not received yet."""
     entries = []
     while True:
         news = lobby.news(stream)
@@ -99,7 +99,7 @@ def test_a_process_that_has_ended_is_told_once_its_call_is_over():
     assert lobby.on_ended("job", A) == (2,)
     assert hear(lobby, 2) == [LobbyEntry(A, b"hello", True, has_ended=True)]
     assert lobby.on_ended("job", b"?" * 16) == lobby.on_ended("other", A) == ()
-    say(lobby, 3, A)  # somebody who lies
+    say(lobby, 3, A)  # a worker that lies
     assert hear(lobby, 2) == [LobbyEntry(A, b"hello", False)]
 
 
@@ -147,7 +147,7 @@ def test_the_number_of_workers_is_limited():
 def test_a_job_at_its_limit_is_refused_and_another_one_is_not():
     lobby = Lobby(8 * LOBBY_WORKER_BYTES)
     large = b"x" * LOBBY_ENTRY_BYTES_MAX
-    for number in range(4):  # rails pay with their job, which has three quarters
+    for number in range(4):  # rails count against their job, which has three quarters
         say(lobby, number, number.to_bytes(16), large, f"job@{number}")
     with pytest.raises(ResourceExhausted, match="the job and its token may have 0 bytes more"):
         say(lobby, 4, (4).to_bytes(16), b"x", "job@4")

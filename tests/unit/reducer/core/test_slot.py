@@ -34,7 +34,7 @@ def test_what_can_be_folded_is_folded_at_once_and_in_rank_order(order):
 
 @pytest.fixture
 def waiting():
-    """A slot of three ranks: the first is folded, the last is kept until rank 1 comes."""
+    """A slot of three ranks: the first is folded, the last is kept until rank 1 arrives."""
     slot = Slot(SUM3, 12, 12, 0, 3)
     for rank in (0, 2):
         slot.on_push(rank, SUM3, payload(rank))

@@ -43,7 +43,7 @@ def test_the_ranks_with_the_most_seconds_are_named_and_those_of_the_others_never
     assert totals.worst() == named
     totals.straggler_s |= {50: 4.0, 51: 3.0}
     assert totals.worst() == [*named, (OTHER, 7.0)]
-    totals.straggler_s[50] = 6.0  # now it has a name
+    totals.straggler_s[50] = 6.0  # named from now on
     assert totals.worst()[0] == ("50", 6.0)
     assert totals.worst()[-1] == (OTHER, 8.0)
     totals.straggler_s[51] = 20.0
@@ -149,6 +149,6 @@ def test_how_long_a_chunk_took_is_counted_for_its_job():
     jobs = make_jobs()
     running(jobs)
     jobs.note_reduced(10, 0.5)
-    jobs.note_reduced(99, 0.5)  # nobody's any more
+    jobs.note_reduced(99, 0.5)  # no longer belongs to any job
     reduces = jobs.totals.by_label[JobLabel("job", "")].chunk_reduces
     assert (sum(reduces.counts), reduces.sum_s) == (1, 0.5)

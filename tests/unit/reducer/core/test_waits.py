@@ -1,4 +1,4 @@
-"""Statistics of who was last."""
+"""Statistics of the last ranks."""
 
 import pytest
 from hypothesis import given
@@ -61,7 +61,7 @@ def test_what_is_dropped_counts_no_longer():
     st.lists(st.integers(0, 80), max_size=5),
 )
 def test_the_time_is_that_of_the_union_of_all_waits(waits_of, ticks):
-    """Whatever waits overlap, and however often the time of those that go on is counted."""
+    """Overlapping waits count once, however often the time of ongoing ones is computed."""
     spans = [(rank, begin, begin + length) for rank, begin, length in waits_of]
     totals = JobTotals()
     waits = Waits(totals)

@@ -1,4 +1,4 @@
-"""What the doctor reads of a host, in files that look like /proc and /sys; and its own certificate."""
+"""The doctor's readings of a host, from files in the format of /proc and /sys, and of its own certificate."""
 
 import os
 
@@ -23,7 +23,7 @@ def write(folder, files):
 
 @pytest.fixture
 def container(tmp_path):
-    """A host whose cgroup may use half of a core, and has not been throttled yet."""
+    """A host whose cgroup may use half a core, and has not been throttled yet."""
     write(
         tmp_path,
         {

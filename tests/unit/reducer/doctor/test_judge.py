@@ -1,4 +1,4 @@
-"""What the doctor makes of facts: each fault alone is found and named, and the worst one comes first."""
+"""The doctor's judgement: each fault alone is found and named, and the worst one is listed first."""
 
 from dataclasses import asdict, replace
 
@@ -16,7 +16,7 @@ BUSY = {"busy_cores": 8.4}
 
 
 def with_worker(number: int, facts: Facts | None = None, **changes) -> Facts:
-    """Return facts in which one worker is another."""
+    """Return facts in which one worker is replaced."""
     facts = facts or healthy()
     workers = list(facts.workers)
     workers[number] = worker(number, **changes)
@@ -24,12 +24,12 @@ def with_worker(number: int, facts: Facts | None = None, **changes) -> Facts:
 
 
 def reaches(number: int, **changes) -> Facts:
-    """Return facts in which the second reducer is another for one worker."""
+    """Return facts in which one worker's view of the second reducer is replaced."""
     return with_worker(number, reducers=[reducer(0), reducer(1, **changes)])
 
 
 def slower(facts: Facts, name: str, part: float, **which) -> Facts:
-    """Return facts of which some rates are slower by a factor."""
+    """Return facts in which some rates are slower by a factor."""
     rates = [
         replace(rate, bytes_per_s=rate.bytes_per_s * part)
         if all(getattr(rate, field) == value for field, value in which.items())
@@ -40,13 +40,13 @@ def slower(facts: Facts, name: str, part: float, **which) -> Facts:
 
 
 def lossy(resent, name: str = "incast", facts: Facts | None = None) -> Facts:
-    """Return facts in which this part of what a rank sent to a reducer was sent again."""
+    """Return facts in which this fraction of a rank's segments to a reducer was retransmitted."""
     facts = facts or healthy()
     return replace(facts, **{name: [replace(rate, resent=resent(rate)) for rate in getattr(facts, name)]})
 
 
 def only(facts: Facts, level: Level):
-    """Return the only finding, which has this level."""
+    """Return the only finding, which must have this level."""
     found = judge(facts)
     assert [finding.level for finding in found] == [level], found
     assert first(found) == (None if level is Level.NOTE else found[0])
@@ -63,7 +63,7 @@ def only(facts: Facts, level: Level):
         healthy(1, 1, expected_mbit=850.0),
         with_worker(1, clock_s=3.0, clock_error_s=3.0),
         with_worker(1, host={"cores": 2.0}),  # a quota that never bites
-        # With half as many reducers as workers, half of the rate is all there can be.
+        # With half as many reducers as workers, half the rate is the maximum.
         healthy(4, 2, together=[Rate(rank=0, reducer="", bytes_per_s=RATE / 2)]),
         # One of many has lost a little by chance.
         lossy(lambda rate: 0.06 if (rate.rank, rate.reducer) == (1, "10.0.1.1:50051") else 0.01, facts=FOUR),
@@ -149,7 +149,7 @@ FAULTS = {
         "all workers at once to reducer 10.0.1.1:50051",
         f"5.0{LOST}",
     ),
-    # One that loses everywhere is named, and the reducers are not.
+    # A host that loses everywhere is named, and the reducers are not.
     "much loss of a rank": (
         lossy(lambda rate: 0.2 if rate.rank == 1 else 0.0),
         SLOW,
@@ -183,7 +183,7 @@ FAULTS = {
         "rank 1 (host-1)",
         "net.ipv4.tcp_rmem allows 4096 KiB, but this path needs 7812",
     ),
-    # What is the same in several places is said once.
+    # Identical findings in several places are reported once.
     "alike": (
         replace(healthy(6, 2), workers=[worker(rank, host={"is_optimized": False}) for rank in range(6)]),
         NOTE,
@@ -225,7 +225,7 @@ def test_a_data_port_that_is_blocked():
     assert "open this port" in found.fix
 
 
-# ---- what a lack of cores explains ----
+# ---- faults that a lack of cores explains ----
 
 
 def test_a_slow_link_of_a_busy_host_is_no_finding_of_its_own():
@@ -237,7 +237,7 @@ def test_a_slow_link_of_a_busy_host_is_no_finding_of_its_own():
     assert answers.endswith("an empty sum takes 0.3 ms, and one of 50 takes 400 ms")
     assert link.startswith("the link of rank 2 (host-2): it carries 320 Mbit/s, while")
     assert all_to_all.startswith("all to all: each worker gets")
-    # It costs what it explains.
+    # Its cost is that of the faults it explains.
     assert found.cost == pytest.approx(0.75)
 
 
@@ -248,7 +248,7 @@ def test_links_of_hosts_that_are_all_busy_are_compared():
     assert busy.explains == ()
     assert first([busy, slow]) == slow
     assert (slow.where, slow.cost) == ("the link of rank 2 (host-2)", pytest.approx(0.6))
-    # What the user says of a link is not compared with that of another busy host, either.
+    # A link rate that the user states is not compared with the rate of another busy host either.
     facts = replace(healthy(1, 1, expected_mbit=2000.0), workers=[worker(0, 1, host=BUSY)])
     assert first(judge(facts)).what == "it carries 800 Mbit/s, but --link says 2 Gbit/s"
 

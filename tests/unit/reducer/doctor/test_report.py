@@ -1,4 +1,4 @@
-"""The report and the forecast: 80 columns, and the planner's numbers for the links that were measured."""
+"""The report and the forecast: 80 columns, and the planner's numbers for the measured links."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ MODEL = Model(workers=4, gradient_bytes=1e9, compute_s=0.0, bucket_bytes=25 << 2
 
 
 def report(facts, capsys, model=None) -> str:
-    """Return the report in one line of words."""
+    """Return the report as one line of words."""
     print_report(facts, judge(facts), None if model is None else forecast(facts, model))
     output = capsys.readouterr().out
     assert max(map(len, output.splitlines())) <= 80
@@ -95,7 +95,7 @@ def test_the_forecast_takes_the_measured_rates():
     assert predicted.now.total_s == pytest.approx(1e9 / RATE, rel=0.01)
     assert predicted.slowest_costs_s == 0.0
     assert {plan.reducers for plan in predicted.advice.plans} >= {None, 0, 4}
-    # Half of the reducers: all of them together take in half.
+    # Half as many reducers as workers: together they receive at half the rate.
     assert forecast(healthy(4, 2), MODEL).now.total_s == pytest.approx(2e9 / RATE, rel=0.01)
 
 

@@ -1,4 +1,4 @@
-"""What `reducer run` says when its command has ended."""
+"""The output of `reducer run` after its command has ended."""
 
 import pytest
 from reduction.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Which role `reducer run` gives a host, by documents as platforms write them."""
+"""The role that `reducer run` assigns to a host, from documents in the platforms' formats."""
 
 import json
 import socket
@@ -146,7 +146,7 @@ def test_a_host_is_known_by_its_name_and_by_its_addresses():
     assert is_own(socket.gethostname(), None)
     assert is_own(socket.gethostname().partition(".")[0] + ".some.where", None)
     assert is_own("127.0.1.9", None)
-    assert not is_own("192.0.2.1", None)  # RFC 5737: nobody has it
+    assert not is_own("192.0.2.1", None)  # RFC 5737: no host has this address
     assert not is_own("no-such-host.invalid", None)
     assert is_own("other", "other")
     assert not is_own("127.0.1.9", "127.0.1.8")

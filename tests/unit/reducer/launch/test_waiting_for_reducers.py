@@ -13,7 +13,7 @@ def listener():
 
 
 def nobody():
-    """Return a port at which nobody listens, as long as the socket is open."""
+    """Return a port on which nothing listens while the socket is open."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     return taken

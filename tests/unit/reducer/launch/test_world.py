@@ -1,4 +1,4 @@
-"""The environment of a training on one of several hosts."""
+"""The environment of a training process on one of several hosts."""
 
 import pytest
 from reduction.discovery.cluster import Cluster

@@ -1,4 +1,4 @@
-"""What several tests of what a reducer shows use."""
+"""Shared fixtures for the tests of a reducer's output."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def loop():
-    """An event loop that runs on a thread of its own."""
+    """An event loop on its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     started = threading.Event()
@@ -18,5 +18,5 @@ def loop():
     yield loop
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
-    loop.run_until_complete(asyncio.sleep(0))  # what is queued still runs: a coroutine left alone warns
+    loop.run_until_complete(asyncio.sleep(0))  # queued work still runs; else it warns
     loop.close()

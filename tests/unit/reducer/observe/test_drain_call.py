@@ -1,4 +1,4 @@
-"""When `reducer drain` takes a process for ended, and what it says of one that is not."""
+"""When `reducer drain` considers a process ended, and its report about one that is still running."""
 
 import socket
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Jobs that are over, as all processes together saw them."""
+"""Finished jobs, as seen by all processes together."""
 
 import json
 

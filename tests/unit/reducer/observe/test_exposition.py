@@ -1,4 +1,4 @@
-"""What Prometheus reads: of one process, and of all of them together."""
+"""Prometheus metrics of one process, and of all processes together."""
 
 import asyncio
 import select
@@ -25,7 +25,7 @@ def engine():
 
 
 def samples_of(text):
-    """Return the values of all series of process 3 by name and by other labels."""
+    """Return the values of all series of process 3, by name and other labels."""
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     assert {one.labels.pop("process") for one in samples} == {"3"}
     assert {one.name.partition("_")[0] for one in samples} <= {"reducer", "process", "python"}
@@ -74,7 +74,7 @@ def test_what_has_ended_and_what_is_live_add_up_by_host(engine, loop):
     paths = [
         Path(Owner(label, "a", totals), 0.25, 2),
         Path(Owner(label, "a", totals), 0.5, 1),
-        Path(Owner(label, "b", totals), 0.125, 9),  # one too many to have a series
+        Path(Owner(label, "b", totals), 0.125, 9),  # one more than may have a series
         Path(strangers, 0.125, 9),
     ]
     samples = exposed(engine, loop, paths=lambda: paths)
@@ -151,7 +151,7 @@ def test_who_has_answered():
 
 @pytest.fixture
 def lines():
-    """Three lines, each as the ends of the first process and of the other one."""
+    """Three lines, each with an ending for the first process and one for the second."""
     made = [metrics_line() for _ in range(3)]
     yield made
     for ends in made:
@@ -187,7 +187,7 @@ def test_a_process_that_cannot_answer_once_answers_the_next_time(lines, caplog):
 def test_a_process_that_comes_back_answers_the_next_request(lines, monkeypatch):
     monkeypatch.setattr(gathering, "ANSWER_S", 0.001)
     mine, theirs = lines[0]
-    for _ in range(100):  # more than the socket keeps
+    for _ in range(100):  # more than the socket buffers
         assert ask([mine]) == [None]
         if not select.select([], [mine], [], 0)[1]:
             break

@@ -1,4 +1,4 @@
-"""What is on the HTTP port: whether a reducer process lives and is ready, metrics, and pages for who may read them."""
+"""The HTTP port: liveness and readiness of a process, metrics, and pages for authorized clients."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ def test_a_loop_that_has_ended_is_not_alive():
 
 
 def asked(path, *, metrics=lambda: "a 1.0\n", health=None, host="", **settings):
-    """Return the answer to a request."""
+    """Return the response to a request."""
     return asyncio.run(application(health, metrics, **settings)(Request(path, host)))
 
 

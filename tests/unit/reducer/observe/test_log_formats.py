@@ -1,4 +1,4 @@
-"""A reducer's log has one line per record, whatever a peer wrote into it."""
+"""A reducer's log has one line per record, whatever text a peer puts into it."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What `reducer status` makes of the answers, and how wide it is."""
+"""The table that `reducer status` builds from the answers, and its width."""
 
 import io
 import json
@@ -17,7 +17,7 @@ NAME = "run-0123456789abcdef0123456789abcdef"
 
 
 def job(received=0, *, name="job", gone=None, life=b"1", **values):
-    """Return a job of some life, of whose ranks some have gone."""
+    """Return a job of a given life, some of whose ranks have left."""
     made = looks.job(name, received=received, **values)
     peers = [
         replace(peer, nonce=life + peer.nonce[1:], presence=(gone or {}).get(peer.rank, peer.presence))

@@ -1,4 +1,4 @@
-"""What `reducer plan` predicts: limits that are known exactly, directions, and what was measured."""
+"""Predictions of `reducer plan`: limits that are known exactly, directions, and measured values."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ from reducer.planner.formulas import (
 
 MEASURED = Path(__file__).parents[4] / "docs" / "measured" / "shaped"
 SLOW = Training(workers=4, gradient_bytes=64e6, worker_mbit=100, reducer_mbit=100, reducer_cores=8)
-#: Seconds in which a link of SLOW carries all gradients once.
+#: Seconds that a link of SLOW takes to carry all gradients once.
 ONCE_S = 64e6 * 8 * OVERHEAD / 100e6
 
 trainings = st.builds(
@@ -62,7 +62,7 @@ def test_each_bound_is_named():
 
 def test_slower_reducers_are_needed_in_greater_numbers():
     assert reducers_for_full_gain(replace(SLOW, reducer_mbit=33)) == 13
-    # A core takes in 2 GB/s at most.
+    # A core receives at most 2 GB/s.
     assert reducers_for_full_gain(replace(SLOW, worker_mbit=64_000, reducer_mbit=1e6, reducer_cores=1)) == 16
 
 

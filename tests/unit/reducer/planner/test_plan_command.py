@@ -1,4 +1,4 @@
-"""`reducer plan`: what it advises, and how it answers what it cannot take."""
+"""`reducer plan`: its advice, and its answers to invalid input."""
 
 import json
 
@@ -11,7 +11,7 @@ EIGHT = ("--workers", "8", "--link", "10G", "--parameters", "340M", "--compute",
 
 
 def answer(*options):
-    """Return what the command prints, in one line of words."""
+    """Return the command's output as one line of words."""
     result = CliRunner().invoke(main, ["plan", *options], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
@@ -37,7 +37,7 @@ def test_with_prices_it_takes_the_cheapest():
     dear = document(*EIGHT, "--worker-price", "1", "--reducer-price", "2")
     assert dear["best"]["reducers"] is None
     assert "8 reducers make steps 1.67 times as fast, but cost more than that" in dear["reason"]
-    # The limit in the table is where the price tips: just below it reducers are worth it.
+    # The limit in the table is the break-even price. Just below it reducers are worth it.
     limit = next(plan["price_limit"] for plan in dear["plans"] if plan["reducers"] == 8)
     costs = [
         document(*EIGHT, "--worker-price", "1", "--reducer-price", str(limit * factor), "--reducers", "8")[

@@ -1,4 +1,4 @@
-"""A process that cannot start again ends the reducer only if no other one serves."""
+"""A process that cannot restart ends the reducer only if no other process serves."""
 
 import asyncio
 import socket
@@ -34,7 +34,7 @@ class Failing(ServingProcess):
 
 @pytest.fixture
 def two(monkeypatch):
-    """The keepers of both processes, to be awaited."""
+    """Return the keepers of both processes, to be awaited."""
     monkeypatch.setattr(restarts, "PAUSE_S", 0.0)
     monkeypatch.setattr(supervisor, "ServingProcess", Failing)
 

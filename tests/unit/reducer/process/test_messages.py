@@ -1,4 +1,4 @@
-"""What a supervisor and its processes tell each other."""
+"""Messages between a supervisor and its processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a serving process that ended is started again."""
+"""When a serving process that ended is restarted."""
 
 from reducer.process.restarts import FAILED_STARTS_MAX, PAUSE_MAX_S, STEADY_S, Restarts
 

@@ -1,4 +1,4 @@
-"""What a service manager is told."""
+"""Notifications to a service manager."""
 
 import logging
 import socket

@@ -1,6 +1,6 @@
-"""The buffer pool: leases that come back when their last view dies, and are lent again.
+"""The buffer pool: leases that return when their last view dies, and are lent again.
 
-What is kept, and for how long, is proved in `tests/property/test_reuse.py`.
+Which buffers are kept, and for how long, is tested in `tests/property/test_reuse.py`.
 """
 
 import gc
@@ -13,7 +13,7 @@ from reducer.resources.buffers import BufferPool, is_leased
 
 @pytest.fixture(autouse=True)
 def _no_collector():
-    """What comes back must come back by counting references: the collector may not run for a long time."""
+    """Leases must return through reference counting: the garbage collector may not run for a long time."""
     gc.collect()
     gc.disable()
     yield
@@ -21,7 +21,7 @@ def _no_collector():
 
 
 def address(view):
-    """Return where the bytes lie."""
+    """Return the bytes' address."""
     return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
 
 
@@ -116,11 +116,11 @@ def test_whose_memory_it_is():
     assert not is_leased(np.frombuffer(view, np.uint8).data), "a result that others may be reading"
 
 
-# ---- what is kept ----
+# ---- kept buffers ----
 
 
 def lend(pool, *sizes):
-    """Lend buffers of these sizes at once, and take all of them back."""
+    """Lend buffers of these sizes at the same time, and take all of them back."""
     views = [pool.take(nbytes) for nbytes in sizes]
     del views
 
@@ -151,10 +151,10 @@ def test_a_pool_that_was_cleared_keeps_nothing_but_takes_back_what_is_in_use():
 
 
 def test_a_lease_may_end_while_the_pool_looks_for_another():
-    """When garbage is collected, which may be in any line of the pool's."""
+    """Garbage collection may run at any line of the pool's code."""
 
     class Collecting(dict):
-        """Ends a lease whenever somebody goes through the free buffers."""
+        """Ends a lease whenever the free buffers are iterated."""
 
         def __iter__(self):
             for nbytes in super().__iter__():

@@ -1,4 +1,4 @@
-"""Cores and memory of machines and containers, in trees of files that look like /proc and /sys."""
+"""Cores and memory of machines and containers, in file trees like /proc and /sys."""
 
 import os
 
@@ -21,13 +21,13 @@ V1 = (
     "40 32 0:37 / /sys/fs/cgroup/systemd rw shared:12 - cgroup cgroup rw,xattr,name=systemd"
 )
 OTHERS = "22 28 0:21 / /proc rw - proc proc rw\n24 28 8:1 /a\\040b / rw - ext4 /dev/sda1 rw\n"
-#: What cgroup v1 has where there is no limit.
+#: cgroup v1's value for no limit.
 NO_LIMIT = "9223372036854771712\n"
 
 
 @pytest.fixture(autouse=True)
 def affinity(monkeypatch):
-    """Let the process run on 16 cores, until the test says otherwise."""
+    """Let the process run on 16 cores, until the test changes that."""
 
     def use(count):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
@@ -38,7 +38,7 @@ def affinity(monkeypatch):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a function that writes files below a root, and returns it; of 64 GiB unless a file says otherwise."""
+    """Return a function that writes files below a root and returns it. Memory is 64 GiB unless a file differs."""
 
     def make(files):
         for name, text in ({"proc/meminfo": f"MemTotal: {64 << 20} kB\nMemFree: 1 kB\n"} | files).items():
@@ -93,7 +93,7 @@ HOST_FILES = {"cpu.max": "300000 100000\n", "inner/cpu.max": "200000 100000\n"}
         (v2({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": "max\n"}), 16, 8),
         (v2({"a/b/memory.max": f"{8 * GIB}\n", "a/memory.max": f"{4 * GIB}\n"}), 16, 4),
         (v2({"a/b/memory.max": f"{99 * GIB}\n"}), 16, 64),
-        # A container that sees its own cgroup as the root, and some that see the names of their host.
+        # A container that sees its own cgroup as the root, and some that see their host's names.
         (v2({"cpu.max": "200000 100000\n", "memory.max": f"{GIB}\n"}, "/"), 2, 1),
         (v2(HOST_FILES, "/docker/c0ffee", HOST_V2), 3, 64),
         (v2(HOST_FILES, "/docker/c0ffee/inner", HOST_V2), 2, 64),
@@ -117,7 +117,7 @@ HOST_FILES = {"cpu.max": "300000 100000\n", "inner/cpu.max": "200000 100000\n"}
             16,
             64,
         ),
-        # Docker shows the names of the host, and mounts the container's own cgroups.
+        # Docker shows the host's names, and mounts the container's own cgroups.
         (
             v1(
                 {"memory/memory.limit_in_bytes": f"{GIB}\n"} | cpu("cpu,cpuacct", 100_000, 50_000),
@@ -127,7 +127,7 @@ HOST_FILES = {"cpu.max": "300000 100000\n", "inner/cpu.max": "200000 100000\n"}
             2,
             1,
         ),
-        # Both versions at once, hybrid as systemd calls it: v1 has the controllers, v2 only names.
+        # Both versions together, which systemd calls hybrid: v1 has the controllers, v2 only names.
         (
             grouped(
                 "12:cpu,cpuacct:/a\n11:memory:/a\n0::/b\n",

@@ -1,4 +1,4 @@
-"""What a reducer maps of its workers' memory: bytes and regions, each with a share for everybody."""
+"""The worker memory that a reducer maps: bytes and regions, with a share for each job."""
 
 import resource
 

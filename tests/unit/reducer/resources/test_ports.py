@@ -1,4 +1,4 @@
-"""Where all ports of all processes are."""
+"""The ports of all processes."""
 
 import pytest
 from reduction.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Numbers of bytes on the command line and in tables."""
+"""Byte counts on the command line and in tables."""
 
 import click
 import pytest

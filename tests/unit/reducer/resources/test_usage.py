@@ -1,4 +1,4 @@
-"""What a process says that it uses."""
+"""The resource usage that a process reports."""
 
 import time
 

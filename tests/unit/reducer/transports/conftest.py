@@ -1,4 +1,4 @@
-"""Tests of this folder may be coroutines: each has a loop of its own, and the timeout guards against hangs only."""
+"""Tests in this folder may be coroutines. Each has its own loop, and the timeout only guards against hangs."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""The statuses of errors on gRPC are those of the table in proto/README.md."""
+"""The gRPC statuses of errors match the table in proto/README.md."""
 
 import re
 from pathlib import Path

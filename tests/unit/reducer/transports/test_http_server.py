@@ -1,4 +1,4 @@
-"""The HTTP port on a loop of the test: what it refuses, what it limits, and what it does without descriptors."""
+"""The HTTP port on the test's loop: refusals, limits, and behaviour without descriptors."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from reducer.transports.http_server import Answer, HttpPort
 GET = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
-#: Of connections that a test has made.
+#: Writers of the connections that a test has made.
 writers = []
 
 
@@ -30,7 +30,7 @@ async def ok(request):
 
 @contextlib.asynccontextmanager
 async def serving(respond=ok):
-    """Serve at an address, which is the value."""
+    """Serve at an address; yield the address."""
     [listener] = listen("127.0.0.1", 0)
     serving = asyncio.create_task(HttpPort([listener], respond).serve())
     try:
@@ -51,7 +51,7 @@ async def connect(address):
 
 
 async def answer_to(address, request):
-    """Return the status line, the headers and the body of the answer to these bytes."""
+    """Return the status line, headers and body of the response to these bytes."""
     reader, writer = await connect(address)
     writer.write(request)
     return split(await reader.read())
@@ -166,18 +166,18 @@ async def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first(monkey
 
 
 async def test_there_are_never_more_connections_than_the_limit(monkeypatch):
-    """Many come faster than the oldest can end."""
+    """Many connections arrive faster than the oldest can end."""
     monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 1000)
     async with serving() as address:
         before = len(os.listdir("/dev/fd"))
         sockets = [socket.socket() for _ in range(6 * HTTP_CONNECTIONS_MAX)]
         for sock in sockets:
-            sock.connect(address)  # so they all wait when the loop accepts the first
+            sock.connect(address)  # so that all of them wait when the loop accepts the first
         await answer_to(address, GET)
         extra = len(os.listdir("/dev/fd")) - before - len(sockets)
         for sock in sockets:
             sock.close()
-    # Besides, the connection of the last request has two ends here.
+    # The connection of the last request also has both its ends in this process.
     assert extra <= HTTP_CONNECTIONS_MAX + 2
 
 
@@ -230,7 +230,7 @@ def no_descriptors():
 @pytest.mark.parametrize("idle", [0, 5])
 async def test_without_descriptors_requests_are_answered_one_by_one(idle):
     loop = asyncio.get_running_loop()
-    sockets = [socket.socket() for _ in range(3)]  # while there are descriptors
+    sockets = [socket.socket() for _ in range(3)]  # while descriptors are left
     async with serving() as address:
         for _ in range(idle):
             await connect(address)

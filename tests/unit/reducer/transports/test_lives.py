@@ -1,4 +1,4 @@
-"""Whether the process behind a call lives, asked at a port that it listens to."""
+"""Whether the process behind a call is alive, probed at a port on which it listens."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ def listener(address="127.0.0.1"):
 
 
 async def ended(act, peer=PEER):
-    """Return how often it is said that the process has ended; `act` gets its life and its listener."""
+    """Return how often the process is reported as ended; `act` gets its life and its listener."""
 
     calls = []
     with listener("::1" if "::1" in peer else "127.0.0.1") as port:
@@ -49,7 +49,7 @@ async def ends_a_moment_later(life, port):
 
 
 async def was_never_reached(life, port):
-    """As behind a firewall that refuses."""
+    """Probe as behind a firewall that refuses connections."""
     port.close()
     await life._task
 

@@ -1,4 +1,4 @@
-"""Answers of the lobby: one at a time for each call, and jobs in turn, so that nobody has more than its share."""
+"""Answers of the lobby: one at a time per call, with jobs taking turns, so that none gets more than its share."""
 
 import asyncio
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ class Context:
 
 
 def serve(workers, tokens=None, **times):
-    """Serve calls of these (job, number, token) until nothing moves; return contexts, writes and the lobby."""
+    """Serve calls of these (job, number, token) until nothing changes; return contexts, writes and the lobby."""
 
     async def scene():
         written = []
@@ -85,7 +85,7 @@ def test_a_worker_that_does_not_read_has_one_answer_waiting():
 
 
 def test_a_small_job_waits_for_one_answer_of_a_large_one():
-    """And not for one of each of its workers: jobs take turns."""
+    """Jobs take turns, so it does not wait for one answer to each worker of the large job."""
     calls = LobbyCalls(SimpleNamespace(lobby=Lobby()), None, Turns(1, 1, wait_s=1, use_s=1, hurry_s=1), print)
     order = []
 

@@ -1,4 +1,4 @@
-"""What waits for a peer that reads slowly: reports of who is there do not pile up, and none is lost."""
+"""The queue for a peer that reads slowly: presence reports do not pile up, and none is lost."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ def result(nbytes):
 
 
 def frames(box):
-    """Take what waits for the call."""
+    """Return the frames that wait for the call."""
     taken = [wire.reducer_frame_from_wire(box._frames.popleft()) for _ in range(len(box._frames))]
     box._queued_bytes = 0
     return taken
@@ -78,7 +78,7 @@ async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypa
     box, stream = make_box()
     box.on_frame(result(UNREAD_NEWS_BYTES))
     queued = box._queued_bytes
-    for streams in range(1, 20_000):  # a rank that comes and goes, all the time
+    for streams in range(1, 20_000):  # a rank that keeps joining and leaving
         box.on_frame(Peers((peer(1, L, streams),), False))
         box.on_frame(Peers((peer(1, P, streams + 1),), False))
     box.on_frame(Peers((peer(3),), False))
@@ -120,7 +120,7 @@ async def test_results_that_nobody_reads_still_end_a_stream():
 
 
 def moved(engine, pair):
-    """Return the outbox of a rank whose stream has moved to one end of a pair of sockets."""
+    """Return the outbox of a rank whose stream has moved to one end of a socket pair."""
     box = Outbox(engine, Encoder(), None)
     box.receive(Join("job", b"job".ljust(16), 0, 1, bytes(16), "host", 0, 1 << 16))
     pair[0].setblocking(False)

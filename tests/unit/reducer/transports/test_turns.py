@@ -1,6 +1,6 @@
-"""Turns: how many, whose is next, and how long each may take.
+"""Turns: how many, which is next, and how long each may take.
 
-What a call hears that waits too long, or lets others wait, is proved in `tests/conformance/test_limits.py`.
+The error for a call that waits too long, or keeps others waiting, is tested in `tests/conformance/test_limits.py`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def turns(count, *, waiting_max=100, wait_s=NEVER_S, use_s=NEVER_S, hurry_s=NEVE
 
 
 class Caller:
-    """Somebody who takes a turn, and keeps it until told otherwise."""
+    """Takes a turn, and keeps it until told otherwise."""
 
     def __init__(self, those, connection):
         self.has_turn = False
@@ -43,7 +43,7 @@ class Caller:
 
 
 async def callers(those, connections):
-    """Return callers that came in this order, and have their turn or wait for it."""
+    """Return callers that arrived in this order; each has a turn or waits for one."""
     made = []
     for connection in connections:
         made.append(Caller(those, connection))
@@ -57,7 +57,7 @@ async def settle():
 
 
 def allowed(those):
-    """Return how long the turns that are being used may take, in seconds."""
+    """Return how long the turns in use may take, in seconds."""
     return [round(end.when() - began, 3) for end, began in those._begun.items()]
 
 
@@ -66,7 +66,7 @@ def who(made):
 
 
 async def order_of(those, made):
-    """Let everybody go in turn; return the order in which the turns came."""
+    """Let all finish in turn; return the order in which the turns came."""
     order = who(made)
     for number in order:  # which grows
         await made[number].leave()
@@ -94,7 +94,7 @@ async def test_who_waits_may_leave():
     made = await callers(those, "aabbc")
     await made[1].cancel()
     await made[2].cancel()
-    made[3].task.cancel()  # it is still in the queue when the turn comes
+    made[3].task.cancel()  # still queued when it gets its turn
     await made[0].leave()
     await settle()
     assert who(made) == [0, 4]
@@ -108,7 +108,7 @@ async def test_a_turn_is_not_lost_with_who_leaves_at_the_moment_it_comes():
     made[0].done.set()
     while made[1].task.cancelling() == 0:
         await asyncio.sleep(0)
-        if those._waiting == 1:  # the turn is b's, who has not heard of it
+        if those._waiting == 1:  # b has the turn, but has not been notified
             made[1].task.cancel()
     await settle()
     assert who(made) == [0, 2]

@@ -1,4 +1,4 @@
-"""The TCP plane's worker side, where a whole reducer is not needed."""
+"""The worker side of the TCP plane, where no whole reducer is needed."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ OFFER = Welcome(b"R" * 16, 4096, 50052, b"K" * 32)
 
 
 class Call:
-    """Stands for the gRPC call, and for the endpoint that opens it."""
+    """Stands in for the gRPC call, and for the endpoint that opens it."""
 
     def __init__(self):
         self.sent = []
@@ -31,7 +31,7 @@ class Call:
 
 
 class Sink:
-    """Takes what comes."""
+    """Accepts everything."""
 
     def __init__(self):
         self.frames = []
@@ -45,7 +45,7 @@ class Sink:
 
 @pytest.mark.parametrize("host", ["unix:/" + "x" * 64, "a\0b"])
 def test_a_host_that_is_no_name_keeps_the_stream_on_grpc(host):
-    """A member's address is what rank 0, or whoever says so, has written; gRPC knows more kinds than getaddrinfo."""
+    """The address comes from rank 0 or a peer that claims to be it; gRPC accepts more forms than getaddrinfo."""
 
     async def scene():
         call = Call()

@@ -1,4 +1,4 @@
-"""The lossy codecs: how much they leave out, what becomes of values that are no numbers, and of a peer's nonsense."""
+"""The lossy codecs: the amount they leave out, values that are not numbers, and malformed bytes from a peer."""
 
 import numpy as np
 import pytest
@@ -37,14 +37,14 @@ def layout_bytes_of(codec, count):
 
 
 def encoded(codec, values, k=5):
-    """Make a contribution of rows of values; what it does not write stays 0xaa."""
+    """Make a contribution from rows of values. Bytes that are not written stay 0xaa."""
     out = np.full(push_bytes(codec, len(values), k), 0xAA, np.uint8)
     codec.encode(values, out)
     return out
 
 
 def started(codec, payload, count):
-    """Return what the reducer makes of a contribution, a row per block."""
+    """Return the reducer's accumulator after a contribution, a row per block."""
     accumulator = np.full(count * codec.block, 7.0, np.float32)
     codec.start(accumulator, payload)
     return accumulator.reshape(count, codec.block)
@@ -64,12 +64,12 @@ def decoded(codec, payload, count):
 
 
 def sent(codec, values, k=5):
-    """Return what arrives of values that one rank sends."""
+    """Return the values that arrive when one rank sends these."""
     return started(codec, encoded(codec, values, k), len(values))
 
 
 def random_rows(codec, count, seed=0):
-    """Rows of very different size, with everything that a gradient may have in it."""
+    """Return rows of very different magnitudes, with everything that a gradient may contain."""
     random = np.random.default_rng(seed)
     values = random.standard_normal((count, codec.block)) * 10.0 ** random.integers(-20, 20, (count, 1))
     values[random.random(values.shape) < 0.1] = 0
@@ -120,11 +120,11 @@ def test_every_byte_of_a_scaled_contribution_is_written(codec):
     assert bits(ones) == bits(twos)
 
 
-# ---- purity: nothing depends on how blocks are put into chunks ----
+# ---- purity: nothing depends on how blocks are distributed over chunks ----
 
 
 def odd_rows(codec, count):
-    """Rows some of which have what is not a number, or is hardly one."""
+    """Return rows, some of which contain values that are not numbers, or barely."""
     values = random_rows(codec, count)
     for row, special in enumerate([INF, -INF, NAN, -0.0, 1e-45, 1e-40, FLOAT32.max, FLOAT32.tiny]):
         values[row::11, row * 13 :: 31] = special
@@ -138,7 +138,7 @@ def test_pieces_are_encoded_and_summed_as_the_whole_is(codec, cut):
     ranks = [odd_rows(codec, count), random_rows(codec, count, 1), random_rows(codec, count, 2)]
 
     def results(rows):
-        """Return the contribution of rank 0 and the sum; that of TOPK decoded, as its size depends on all of it."""
+        """Return rank 0's contribution and the sum; that of TOPK decoded, because its size depends on all of it."""
         first = encoded(codec, rows[0])
         total = started(codec, first, len(rows[0]))
         for values in rows[1:]:
@@ -185,7 +185,7 @@ def test_what_is_encoded_stays_as_it_is(codec):
     assert bits(values) == before
 
 
-# ---- scaled: how far off ----
+# ---- scaled: size of the error ----
 
 
 def most(values):
@@ -193,9 +193,9 @@ def most(values):
     return np.abs(values.astype(np.float64)).max(axis=1, keepdims=True)
 
 
-#: A few roundings in float32: of the scale, of the factor, of two products.
+#: A few float32 roundings: of the scale, of the factor, of two products.
 ROUNDING = 4 * 2.0**-24
-#: Below, a block becomes 0.
+#: A block with a smaller maximum becomes 0.
 SMALLEST = 2.0**-110
 
 
@@ -210,7 +210,7 @@ def test_int8_is_off_by_half_a_step_at_most(values):
 @given(values=floats(FP8, **NUMBERS))
 def test_fp8_is_off_by_half_a_step_at_most(values):
     error = np.abs(sent(FP8, values).astype(np.float64) - values)
-    step = most(values) / 448 * 2.0**-9  # of what is subnormal after scaling
+    step = most(values) / 448 * 2.0**-9  # for values that are subnormal after scaling
     allowed = np.maximum(np.abs(values.astype(np.float64)) / 16, step / 2)
     assert (error <= allowed + most(values) * ROUNDING + SMALLEST).all()
 
@@ -228,7 +228,7 @@ def test_whole_steps_arrive_as_they_are(codec):
 def upper_halves():
     """Return every upper half of a float32 within +-448 with tails that decide roundings, a row per block.
 
-    The first of each row is 448, so that nothing is scaled.
+    The first element of each row is 448, so nothing is scaled.
     """
     patterns = np.arange(1 << 16, dtype=np.uint32) << 16
     values = np.concatenate([patterns | tail for tail in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).view(
@@ -272,7 +272,7 @@ def test_every_int8_pattern_is_a_whole_number():
     assert ours.tolist() == [*(n / 2 for n in range(128)), *(n / 2 for n in range(-128, 0))]
 
 
-# ---- scaled: what is not a number, and what is hardly one ----
+# ---- scaled: values that are not numbers, or barely ----
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
@@ -290,7 +290,7 @@ def test_what_is_no_number_makes_its_block_nan_and_no_other(codec, special, plac
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 @pytest.mark.parametrize("special", [INF, -INF, NAN, -NAN])
 def test_the_sign_of_what_is_no_number_is_not_in_the_bytes(codec, special):
-    # What sign a NaN has depends on how many elements a SIMD unit takes at a time.
+    # The sign of a NaN depends on how many elements a SIMD unit processes at a time.
     values = np.full((1, SCALED_BLOCK), special, np.float32)
     assert bits(encoded(codec, values)) == bits(encoded(codec, np.full_like(values, NAN)))
 
@@ -325,7 +325,7 @@ def test_a_sum_that_overflows_or_has_a_nan_of_one_rank_becomes_nan_for_everybody
     np.testing.assert_allclose(result[2], 2.0, rtol=1e-6)
 
 
-# ---- scaled: a peer's nonsense ----
+# ---- scaled: malformed bytes from a peer ----
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
@@ -356,7 +356,7 @@ def test_any_bytes_are_a_scaled_contribution_and_result(codec, payload):
     assert finished(codec, total).nbytes == len(payload)
 
 
-# ---- top-k: what is chosen ----
+# ---- top-k: selection ----
 
 
 def entries(payload, k):
@@ -479,7 +479,7 @@ def test_a_scaled_contribution_by_hand():
     assert payload[4:7].view(np.int8).tolist() == [127, -63, 0]
 
 
-# ---- top-k: a peer's nonsense ----
+# ---- top-k: malformed bytes from a peer ----
 
 
 def expanded(payload, count):
@@ -497,9 +497,9 @@ def words(*numbers):
     [
         words(),  # no counts
         words(0),
-        words(0, 0, 0),  # more than they say
+        words(0, 0, 0),  # more than the counts say
         words(0, 0, 0, 0),
-        words(1, 0),  # less
+        words(1, 0),  # fewer
         words(1, 0, 7),
         words(0, 65535, 1, 1),
         words(65535, 65535),
@@ -549,7 +549,7 @@ def test_an_index_twice_is_one_of_both():
 
 @st.composite
 def almost_results(draw):
-    """Counts, indices and values that may be right, with a few bytes too many or too few."""
+    """Return counts, indices and values that may be right, with a few bytes too many or too few."""
     counts = draw(st.lists(st.integers(0, 3), min_size=2, max_size=2))
     total = sum(counts)
     indices = draw(st.lists(st.integers(0, 530), min_size=total, max_size=total))
@@ -598,7 +598,7 @@ def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
 
 
 def test_a_result_in_int8_is_right_on_the_average():
-    """Below half a step as well, where rounding to nearest would make 0 of everything."""
+    """This also holds below half a step, where rounding to nearest would turn everything into 0."""
     rows = np.full((4000, 256), 0.3 / 127, np.float32)
     rows[:, 0] = 1.0
     rows[:, 1] = np.linspace(0, 1, len(rows))  # no two blocks are the same

@@ -33,7 +33,7 @@ NAN = float("nan")
 
 
 def ops(dtypes):
-    """Return all pairs that a reducer takes."""
+    """Return all pairs that a reducer accepts."""
     return [(dtype, op) for dtype in dtypes for op in ReduceOp if dtype.allows(op)]
 
 
@@ -46,7 +46,7 @@ def payload_of(tensor):
 
 
 def reduced_payloads(payloads, dtype, op):
-    """Do what a reducer does; return a tensor."""
+    """Reduce as a reducer does; return a tensor."""
     codec = CODECS[dtype]
     accumulator = np.empty(codec.elements(payloads[0].nbytes), codec.accumulation)
     codec.start(accumulator, payloads[0])
@@ -77,7 +77,7 @@ TORCH = {
 
 
 def expected(rows, op):
-    """What torch makes of it: rank order, wide accumulation, one rounding after the division."""
+    """Return torch's result: rank order, wide accumulation, one rounding after the division."""
     dtype = rows[0].dtype
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     total = rows[0].to(wide, copy=True)
@@ -108,7 +108,7 @@ def random_rows(dtype, size, world_size):
             for _ in range(world_size)
         ]
     rows = torch.randn(world_size, size, generator=generator, dtype=torch.float64)
-    # Magnitudes far apart, so that order and width of the accumulation show in the bits.
+    # Magnitudes far apart, so that the bits show the order and width of the accumulation.
     rows *= 10.0 ** torch.randint(-3, 4, (world_size, size), generator=generator)
     return list(rows.to(torch_dtype(dtype)))
 
@@ -119,7 +119,7 @@ def all_patterns():
 
 
 def finite_float16():
-    """Return the values of all float16 patterns but infinities and NaNs, which would send their block another way."""
+    """Return all finite float16 values. Infinities and NaNs would send their block down another code path."""
     patterns = np.arange(1 << 16, dtype=np.uint16)
     return patterns[patterns & 0x7C00 != 0x7C00].view(np.float16)
 
@@ -161,7 +161,7 @@ def test_special_values(dtype, op):
     rows = special_values(dtype)
     ours, theirs = reduced(rows, dtype, op), expected(rows, op)
     if op in (ReduceOp.MIN, ReduceOp.MAX):
-        # Which of 0 and -0 is less depends in torch on where they are: to add 0 makes both the same.
+        # In torch, which of 0 and -0 is less depends on their positions. Adding 0 makes both the same.
         ours, theirs = ours + 0.0, theirs + 0.0
     assert_same_bits(ours, theirs)
 
@@ -246,7 +246,7 @@ def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
 @pytest.mark.parametrize(
     ("nan", "rounded"),
     [
-        (0x7F800001, 0x7C01),  # a payload that would be cut to infinity
+        (0x7F800001, 0x7C01),  # a payload that would be truncated to infinity
         (0xFFFFFFFF, 0xFFFF),  # others keep their sign and the upper part of their payload
         (0x7FC02000, 0x7E01),
     ],
@@ -274,7 +274,7 @@ def test_every_float16_and_every_tie_is_rounded_to_as_numpy_does():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", range(1, 8))
 def test_payloads_need_no_alignment(dtype, offset):
-    # They are views into received frames.
+    # The payloads are views into received frames.
     rows = random_rows(dtype, 100, 2)
     frames = [bytes(offset) + bytes(payload_of(row)) for row in rows]
     ours = reduced_payloads([memoryview(frame)[offset:] for frame in frames], dtype, ReduceOp.SUM)

@@ -1,10 +1,10 @@
-"""Documents as platforms write them, and others that have their words in other places."""
+"""Documents in the platforms' formats, and others that have the same words in other places."""
 
 import json
 
 from hypothesis import strategies as st
 
-#: The variables of a machine of neither platform.
+#: The variables of a machine on neither platform.
 NOBODY = {"SAGEMAKER_BASE_DIR": "/nowhere"}
 
 
@@ -17,7 +17,7 @@ def cluster_spec(pools, pool="evaluator", index=0, **task):
 
 
 def resource_config(groups, host="algo-1", key="current_group_name"):
-    """Return SageMaker's resourceconfig.json; `key` is what has the host's own group."""
+    """Return SageMaker's resourceconfig.json; `key` holds the host's own group."""
     return json.dumps(
         {
             "current_host": host,
@@ -35,12 +35,12 @@ def resource_config(groups, host="algo-1", key="current_group_name"):
 
 
 def of_vertex(pools, *task):
-    """Return the variables of a machine of Vertex AI."""
+    """Return the variables of a Vertex AI machine."""
     return NOBODY | {"CLUSTER_SPEC": cluster_spec(pools, *task)}
 
 
 def of_sagemaker(groups, host="algo-1"):
-    """Return the variables of a machine of SageMaker."""
+    """Return the variables of a SageMaker machine."""
     return {"SM_RESOURCE_CONFIG": resource_config(groups, host)}
 
 

@@ -1,4 +1,4 @@
-"""What users may write for reducers, and what is refused before anything is opened."""
+"""Address forms that users may write for reducers, and forms that are rejected before any connection is opened."""
 
 import pytest
 from reduction.discovery.address_forms import DnsName, check_address, dns_name, expand

@@ -1,4 +1,4 @@
-"""Clusters that somebody has written down as two lists of hosts."""
+"""Clusters described by two lists of hosts."""
 
 import contextlib
 

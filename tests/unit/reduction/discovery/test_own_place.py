@@ -1,4 +1,4 @@
-"""What platforms say without being asked: which reducers there are, and where one that nobody told an address is."""
+"""Automatic discovery on platforms: their reducers, and the address of a reducer that was given none."""
 
 import pytest
 from reduction.discovery.own_place import own_place
@@ -81,7 +81,7 @@ def test_a_reducer(environ, source, bind, index, reducers):
         NOBODY | {"REDUCTION_REDUCERS": "10.0.0.5:50051, file:/nowhere"},
         of_vertex({"workerpool0": ["chief:2222"]}, "workerpool0"),
         of_sagemaker({"gpu": ["algo-1"]}),
-        NOBODY | {"SLURM_JOB_NODELIST": "a", "SLURMD_NODENAME": "a"},  # in the batch script, no step
+        NOBODY | {"SLURM_JOB_NODELIST": "a", "SLURMD_NODENAME": "a"},  # in the batch script, not in a step
         NOBODY | {"SLURM_STEP_NODELIST": "a"},
     ],
 )

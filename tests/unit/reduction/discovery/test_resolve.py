@@ -1,4 +1,4 @@
-"""From texts to a list of HOST:PORT; DNS names are waited for."""
+"""Resolution of texts to a list of HOST:PORT, with retries for DNS names."""
 
 import socket
 import threading
@@ -11,13 +11,13 @@ from reduction.errors import ReducerUnavailable
 
 
 def answers(*hosts):
-    """Return what getaddrinfo says about a name with these addresses."""
+    """Return getaddrinfo's result for a name with these addresses."""
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 50051)) for host in hosts]
 
 
 @pytest.fixture
 def dns(monkeypatch):
-    """A name server that answers one entry of `script` per question, and a clock that only sleep moves."""
+    """A name server that answers one entry of `script` per question, and a clock that only sleep advances."""
     script, asked, clock = [], [], [100.0]
 
     def getaddrinfo(name, port, type):
@@ -102,7 +102,7 @@ def test_only_some_schemes_may_stand_for_other_reducers_later(dns, tmp_path):
 
 @pytest.fixture
 def silence():
-    """Return what stands for a call that never returns, while the test runs."""
+    """Return a stand-in for a call that never returns while the test runs."""
     is_over = threading.Event()
     yield lambda *_, **__: is_over.wait()
     is_over.set()

@@ -1,4 +1,4 @@
-"""`sagemaker:` against resourceconfig.json as SageMaker writes it."""
+"""`sagemaker:` against resourceconfig.json in SageMaker's format."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Which texts name reducers, files and pools of Ray among them, and schemes of other packages."""
+"""Forms of texts that name reducers, including files, Ray pools, and schemes of other packages."""
 
 import contextlib
 import sys
@@ -65,7 +65,7 @@ KNOWN = "is not a scheme either; known schemes are dns, vertex, sagemaker, slurm
             f"reducer 'vertx:' is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535; 'vertx' {KNOWN}",
         ),
         ("consul:service:web", f"'consul' {KNOWN}"),
-        # Other mistakes are not called schemes.
+        # Other mistakes are not reported as unknown schemes.
         ("slurm:0", None),
         ("fe80::1:50051", None),
         ("dns:a", None),
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_read(text, message):
 
 
 class FakeRay(SimpleNamespace):
-    """What `ray:` uses of the package ray; one pool, named "pool"."""
+    """The part of the package ray that `ray:` uses, with one pool named "pool"."""
 
     def __init__(self, answer, is_connected=True):
         super().__init__(calls=[])

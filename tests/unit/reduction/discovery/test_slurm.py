@@ -14,7 +14,7 @@ from reduction.discovery.schemes import cluster_of
 from reduction.errors import ConfigError
 from reduction.limits import ADDRESSES_MAX
 
-# As Slurm 22.05 sets them for two components: in the batch step, and in a step of the second one.
+# As set by Slurm 22.05 for two components: in the batch step, and in a step of the second component.
 BATCH = {
     "SLURM_HET_SIZE": "2",
     "SLURM_JOB_NODELIST": "gpu[1-2]",

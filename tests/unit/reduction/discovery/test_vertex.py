@@ -1,4 +1,4 @@
-"""`vertex:` against CLUSTER_SPEC as Vertex AI writes it."""
+"""`vertex:` against CLUSTER_SPEC in Vertex AI's format."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The protocol's values: numbers equal to the schema's, and what they can say about themselves."""
+"""The protocol's values: numbers equal to the schema's, and the properties derived from them."""
 
 from dataclasses import MISSING, fields
 

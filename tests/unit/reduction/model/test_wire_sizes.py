@@ -1,4 +1,4 @@
-"""How many bytes a chunk has on the wire: pure arithmetic that cores, codecs and encodings must agree on."""
+"""The size of a chunk on the wire: pure arithmetic on which cores, codecs and encodings must agree."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def test_plain_elements_are_what_they_are(dtype, numel):
 
 
 def sizes(dtype, numel):
-    """Return the blocks of a chunk, the least and the most bytes of a push, and those of a result."""
+    """Return the blocks of a chunk, the minimum and maximum bytes of a push, and the same for a result."""
     fmt, layout_bytes = dtype.format, numel * dtype.itemsize
     return fmt.blocks(layout_bytes), *fmt.push_sizes(layout_bytes), fmt.result_bytes(layout_bytes)
 

@@ -1,4 +1,4 @@
-"""How many descriptors there are and may be; the limits are fake, so that nothing of this process's changes."""
+"""The number of open descriptors and its limit. The limits are fake, so this process's own do not change."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ INFINITY = resource.RLIM_INFINITY
 
 @pytest.fixture
 def limits(monkeypatch):
-    """Return the limits that the process has, as a list that `setrlimit` changes."""
+    """Return the process's limits, as a list that `setrlimit` changes."""
     both = [1024, 4096]
 
     def change(what, wanted):

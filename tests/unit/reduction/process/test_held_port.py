@@ -1,4 +1,4 @@
-"""A port that is held: nobody else gets it, but a server that shares it does, again and again."""
+"""A held port: no one else gets it, but a server that shares it does, repeatedly."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 from reduction.process import held_port
 from reduction.process.held_port import hold
 
-#: Tries to take the port with all that lets sockets share one; the last argument is the user.
+#: Tries to take the port with every option that lets sockets share one; the last argument is the user.
 THIEF = """
 import os, socket, sys
 host, port, user = sys.argv[1:]
@@ -57,7 +57,7 @@ def test_another_user_is_refused_while_the_server_is_away(held):
 
 
 def test_all_addresses_of_a_name_get_one_port(monkeypatch):
-    """The first port that is free on one of them is taken on the other one."""
+    """The first free port of one address is taken on the other one too."""
     with socket.create_server(("127.0.0.2", 0)) as taken:
         ports = iter([taken.getsockname()[1], 0])
 

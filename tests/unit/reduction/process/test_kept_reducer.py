@@ -1,4 +1,4 @@
-"""A reducer of our own starts again whenever it ends, at its address, until it is stopped."""
+"""A reducer of our own restarts at its address whenever it ends, until it is stopped."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ SERVES = "import sys; print('listening on host:5', flush=True); sys.stdin.read()
 
 
 class Started(list):
-    """The options of all processes that were started, and how the next one is."""
+    """The options of all processes that were started, and the behaviour of the next one."""
 
     code, error, pipe = SERVES, None, subprocess.PIPE
 
@@ -125,7 +125,7 @@ def test_no_such_address():
 
 
 def test_one_without_pipes(started):
-    """As the stand-ins of other tests."""
+    """The stand-ins of other tests have no pipe."""
     started.code, started.pipe = "", None
     reducer = KeptReducer("/ours", "127.0.0.1", "a secret")
     assert len(reducer.inherited()[1]) == 1

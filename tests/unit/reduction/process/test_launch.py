@@ -1,4 +1,4 @@
-"""What a reducer process is started with: our code by its path, and the user's folders last or not at all."""
+"""The launch of a reducer process: our code by its path, and the user's folders last or not at all."""
 
 import os
 import subprocess
@@ -113,7 +113,7 @@ def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_token_of_a_reducer_reaches_it_from_a_process_without_standard_streams() -> None:
-    """Whose pipes would have the numbers of the child's."""
+    """The process's pipes would get the numbers of the child's standard streams."""
     code = """
 import os, subprocess, sys
 from reduction.process import launch

@@ -1,4 +1,4 @@
-"""Where a process runs: its host, and the rate of that host's link."""
+"""The place of a process: its host, and the rate of that host's link."""
 
 import builtins
 import socket

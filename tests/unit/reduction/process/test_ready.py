@@ -1,4 +1,4 @@
-"""A parent waits for the line of `reducer serve`; whatever comes instead, it hears of it and nothing stays behind."""
+"""A parent waits for the line of `reducer serve`. Anything else is reported to it, and nothing is left behind."""
 
 import subprocess
 import sys

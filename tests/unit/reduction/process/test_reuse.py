@@ -1,4 +1,4 @@
-"""Which free buffers a pool keeps, where tests/property/test_reuse.py does not look: what goes first, and windows."""
+"""The free buffers that a pool keeps, beyond tests/property/test_reuse.py: eviction order, and windows."""
 
 from reduction.process.reuse import PATTERN_TAKES, PATTERN_TIMES, PEAK_TAKES, Shelf
 
@@ -6,7 +6,7 @@ BIG, SMALL = 1000, 1
 
 
 class Pool:
-    """A shelf, and how many buffers of which size were allocated."""
+    """A shelf, and the number of buffers of each size that were allocated."""
 
     def __init__(self, **arguments):
         self.shelf = Shelf(**arguments)
@@ -24,7 +24,7 @@ class Pool:
         self.shelf.give(buffer[0], buffer)
 
     def use(self, *sizes):
-        """Have buffers of these sizes in use at once, and then none; return how many were allocated for that."""
+        """Use buffers of these sizes at the same time, then release them; return how many were allocated for that."""
         before = len(self.allocated)
         for buffer in [self.take(nbytes) for nbytes in sizes]:
             self.give(buffer)
@@ -43,7 +43,7 @@ def test_of_two_free_buffers_the_last_one_used_is_used_again():
     first, second = pool.take(BIG), pool.take(BIG)
     pool.give(first)
     pool.give(second)
-    assert pool.take(BIG) is second  # which the cache may still have; the other one may go in time
+    assert pool.take(BIG) is second  # it may still be in the cache; the other one may be evicted in time
     assert pool.take(BIG) is first
 
 
@@ -68,21 +68,21 @@ def test_a_shelf_that_was_cleared_has_forgotten_all_but_what_is_in_use():
     assert pool.bytes == BIG, "no pattern is known any more"
 
 
-# ---- rule 1: what was in use at once ----
+# ---- rule 1: sizes used at the same time ----
 
 
 def test_the_buffer_that_was_unused_for_longest_goes_first():
     pool = Pool()
     pool.use(10, 20, 30)
     pool.use(10)
-    pool.use(5)  # 5 bytes more than were ever in use at once
+    pool.use(5)  # 5 bytes more than the peak in use
     pool.allocated.clear()
     assert pool.use(10) == pool.use(30) == pool.use(5) == 0
     assert pool.use(20) == 1
 
 
 def test_room_is_made_before_a_buffer_is_allocated():
-    """DDP's first step has the whole model in one bucket, and the second has buckets of the same size together."""
+    """DDP's first step has the whole model in one bucket. The second has several buckets with the same total size."""
     pool = Pool()
     pool.use(BIG, BIG)
     step = []
@@ -170,7 +170,7 @@ def test_a_pattern_may_keep_no_more_than_it_was_allowed():
     assert sum(allocated) == 0
 
 
-# ---- rule 3: sizes that come again by chance ----
+# ---- rule 3: sizes that recur by chance ----
 
 
 def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
@@ -200,7 +200,7 @@ def test_a_pattern_that_is_over_is_forgotten():
 
 
 def patterns(count, times):
-    """Take `count` buffers of about one size `times` times over; return the pool and what each round allocated."""
+    """Take `count` buffers of about one size `times` times; return the pool and the allocations of each round."""
     pool, rounds = Pool(), []
     for _ in range(times):
         rounds.append(sum(pool.use(BIG + one) for one in range(count)))

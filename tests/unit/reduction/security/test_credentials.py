@@ -1,4 +1,4 @@
-"""The files of mutual TLS: all or none, readable, PEM, and belonging together."""
+"""The files of mutual TLS: all or none, readable, PEM, and matching."""
 
 import ssl
 from dataclasses import replace

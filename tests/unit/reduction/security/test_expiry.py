@@ -1,4 +1,4 @@
-"""From when and until when certificates are valid, as their bytes say."""
+"""The validity period of certificates, read from their bytes."""
 
 import ssl
 from datetime import UTC, datetime, timedelta

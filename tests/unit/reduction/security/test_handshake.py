@@ -1,4 +1,4 @@
-"""Why a connection fails at TLS, against servers of every kind."""
+"""The reason for a failed TLS connection, against servers of every kind."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from reduction.security.tls import TlsFiles
 from reduction.security.tls_refusal import why_refused
 from support.network.certificates import Authority
 
-#: What an HTTP/2 server says first: SETTINGS.
+#: The first bytes from an HTTP/2 server: SETTINGS.
 HELLO = b"\0\0\0\4\0\0\0\0\0"
 NO_FILES = "it requires TLS, but no certificate, private key and CA are set here (REDUCTION_TLS_*)"
 
@@ -23,7 +23,7 @@ def ask(
     speak: Callable[[asyncio.StreamWriter], None],
     timeout_s: float = 10.0,
 ) -> str | None:
-    """Return the reason of a server on loopback that does `speak` with each connection."""
+    """Return the reason for a loopback server that runs `speak` on each connection."""
 
     writers: list[asyncio.StreamWriter] = []
 
@@ -32,7 +32,7 @@ def ask(
         speak(writer)
 
     async def run() -> str | None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's own trouble
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's own failure
         async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server) as listener:
             port = listener.sockets[0].getsockname()[1]
             reason = await why_refused(f"127.0.0.1:{port}", tls, timeout_s)
@@ -97,7 +97,7 @@ def test_a_server_without_tls(worker, greeting):
     ("demands", "speak"),
     [
         (True, says_hello),  # it sends an alert
-        (False, hangs_up),  # as gRPC does, which sends none, but hangs up once it has looked
+        (False, hangs_up),  # like gRPC, which sends no alert but disconnects once it has looked
     ],
 )
 def test_a_certificate_of_another_ca_is_refused(tmp_path, server, demands, speak):

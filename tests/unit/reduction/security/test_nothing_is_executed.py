@@ -1,10 +1,10 @@
-"""Nothing that a peer sends is executed or unpickled: the product has no code that could do it."""
+"""Nothing that a peer sends is executed or unpickled, because the product has no code that could do it."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
-#: Modules that make objects or code of bytes, and calls that do (not `re.compile`).
+#: Modules that create objects or code from bytes, and calls that do (not `re.compile`).
 MODULES = {"code", "dill", "cloudpickle", "jsonpickle", "marshal", "pickle", "shelve"}
 CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "np.load", "numpy.load"}
 

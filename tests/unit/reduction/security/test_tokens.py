@@ -1,4 +1,4 @@
-"""The token file, how a token travels, how it is compared; and that it shows nowhere."""
+"""The token file, and the transmission and comparison of a token. The token is never shown."""
 
 import copy
 import hmac
@@ -118,7 +118,7 @@ def test_who_is_admitted():
 
 @pytest.mark.parametrize("shown", [A, "", "x", A[:-1], A + "x", "x" * 1000])
 def test_the_time_of_a_comparison_tells_nothing(monkeypatch, shown):
-    """The only comparison is the one whose time depends on the length alone, and that is the same for all tokens."""
+    """The only comparison takes a time that depends on the length alone, and all tokens have the same length."""
     lengths = []
 
     def compare(one, other):

@@ -1,10 +1,10 @@
-"""Records of ranks whose clocks are known, for the tests here."""
+"""Records of ranks with known clocks, for the tests in this folder."""
 
 from reduction.timeline.record import Lane, Note, Record, Span
 
 
 def span(seq, issued, *, shift=0.0, push_s=0.5, whole=None, lanes=("r:1",)):
-    """Return a collective that was pushed within push_s, and whole at `whole`; times are shown by a clock."""
+    """Return a collective that was pushed within push_s and complete at `whole`; times are read from a clock."""
     whole = issued + 2 if whole is None else whole
     at = issued + shift
     lane = Lane(at + 0.2, at + 0.2 + push_s, at + 0.6, whole + shift)
@@ -22,6 +22,6 @@ def span(seq, issued, *, shift=0.0, push_s=0.5, whole=None, lanes=("r:1",)):
 
 
 def record(rank, spans, *, clock="one", unix_offset=1000.0, error="", world_size=2, notes=(), job="cnn"):
-    """Return a record of a host that is called like its clock."""
+    """Return a record of a host that is named like its clock."""
     notes = tuple(Note(*note) for note in notes)
     return Record(job, rank, world_size, f"host-{clock}", clock, unix_offset, error, tuple(spans), notes)

@@ -1,4 +1,4 @@
-"""The file for Perfetto: every slice ends, none crosses another on its line, and times are those of one clock."""
+"""The file for Perfetto: every slice ends, none overlaps another on its line, and all times are of one clock."""
 
 import dataclasses
 from collections import defaultdict
@@ -13,7 +13,7 @@ from unit.reduction.timeline.records import record, span
 
 
 def slices(trace):
-    """Return (process, line, name, start, end) of all slices; each must be inside of those that are open."""
+    """Return (process, line, name, start, end) of all slices. Each must lie inside those that are open."""
     found, open_ones = [], defaultdict(list)
     for event in trace["traceEvents"]:
         key = event.get("cat"), event.get("id")
@@ -105,7 +105,7 @@ def test_a_reducer_has_a_line_of_its_sums():
 
 
 def profile(host, base_s, *events, **more):
-    """Return what torch.profiler exports, with these events."""
+    """Return an export of torch.profiler with these events."""
     return {"host_name": host, "baseTimeNanoseconds": int(base_s * 1e9), "traceEvents": list(events)} | more
 
 

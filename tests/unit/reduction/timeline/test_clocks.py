@@ -1,4 +1,4 @@
-"""Offsets of clocks, from nothing but the collectives that ranks have in common."""
+"""Clock offsets, derived only from the collectives that ranks have in common."""
 
 import random
 

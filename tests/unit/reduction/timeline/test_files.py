@@ -1,4 +1,4 @@
-"""Files of records: one for each job, owner-only, over nothing that was there."""
+"""Files of records: one per job, owner-only, never overwriting an existing file."""
 
 import os
 import stat

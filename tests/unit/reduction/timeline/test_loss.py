@@ -1,4 +1,4 @@
-"""Where a job's time went: each cause gets what it has cost, and all add up. test_verdict.py has the plain causes."""
+"""A job's lost time: each cause gets its cost, and all add up. test_verdict.py has the plain causes."""
 
 import pytest
 from reduction.timeline.clocks import Offset, offsets
@@ -6,12 +6,12 @@ from reduction.timeline.loss import loss
 from reduction.timeline.record import Lane, Record, Span
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 
-#: Bytes of each collective, and the rate at which they take a second.
+#: Bytes of each collective, and the rate at which one takes a second.
 NBYTES = 1000
 
 
 def span(seq, start, *, push=0.0, pushed=0.5, whole=1.0, nbytes=NBYTES):
-    """Return a collective that is issued at `start`; the other times count from there."""
+    """Return a collective that is issued at `start`; the other times are relative to it."""
     lane = Lane(start + push, start + pushed, start + push + 0.1, start + whole)
     return Span(seq, "SUM", nbytes, 0, start, start, start + whole, start + whole, {"r:1": lane})
 

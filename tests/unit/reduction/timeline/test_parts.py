@@ -1,4 +1,4 @@
-"""The parts of rounds add up, and each moment is in the right one."""
+"""The parts of rounds add up, and each moment belongs to the right one."""
 
 import pytest
 from reduction.timeline.parts import (

@@ -1,4 +1,4 @@
-"""The picture of a trace: which rows and bars it has, and which part of the trace it shows."""
+"""The picture of a trace: its rows and bars, and the part of the trace that it shows."""
 
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
@@ -11,12 +11,12 @@ from reduction.timeline.clocks import offsets
 from reduction.timeline.reducer_record import ReducerRecord, ReducerSpan
 from unit.reduction.timeline.records import record, span
 
-#: The namespace of its elements.
+#: The XML namespace of the picture's elements.
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Drawn(NamedTuple):
-    """What a picture has: titles of rows, what bars say, texts of the axis, and where rows are."""
+    """Contents of a picture: titles of rows, texts of bars and of the axis, and positions of rows."""
 
     titles: list[str]
     bars: list[str]
@@ -62,7 +62,7 @@ def test_the_middle_is_shown_unless_a_window_is_given():
     assert seqs(bars) == list(range(17, 17 + picture.SHOWN))
     assert axis[0] == "55 s"
     assert seqs(drawn(records, since=29.5, until=33.5).bars) == [10, 11]
-    # As wide as the middle.
+    # Both windows are as wide as the middle one.
     assert seqs(drawn(records, since=29.5).bars) == list(range(10, 16))
     assert seqs(drawn(records, until=11.9).bars) == list(range(4))
 

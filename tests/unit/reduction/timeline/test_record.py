@@ -1,4 +1,4 @@
-"""A record becomes a file and comes back; nothing else is taken for one."""
+"""A record becomes a file and is read back; nothing else is mistaken for one."""
 
 import json
 from dataclasses import asdict

@@ -38,7 +38,7 @@ def test_another_file_is_refused(change, reason):
 
 
 def test_its_clock_is_compared_with_those_of_the_ranks():
-    # The rank pushes at 5.2 and has the whole at 7; the reducer's clock shows 50 more.
+    # The rank pushes at 5.2 and has the complete result at 7. The reducer's clock is 50 ahead.
     mine = record(0, [span(1, 5.0), span(2, 9.0)])
     theirs = ReducerRecord(
         "cnn", 2, "r:1", "host", "three", 900.0, (ReducerSpan(1, 55.3, 56.9, 0, 0, 1, {0: 55.3}),)

@@ -1,4 +1,4 @@
-"""What `reducer trace` says: the parts of the time, what is open, and for whom the others waited."""
+"""The report of `reducer trace`: the parts of the time, open collectives, and the rank that others waited for."""
 
 from dataclasses import replace
 
@@ -85,7 +85,7 @@ def test_the_rank_that_was_late_most_often_is_named():
     )
 
 
-#: By how much each of three ranks issues each of four collectives late.
+#: Delay with which each of three ranks issues each of four collectives.
 LATE = [(0.0, 0.0, 0.5), (0.0, 0.0, 0.0), (0.0, 0.2, 0.0), (0.0, 0.0, 0.3)]
 
 

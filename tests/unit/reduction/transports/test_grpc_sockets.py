@@ -1,4 +1,4 @@
-"""Finding and using the socket of a connection that somebody else owns."""
+"""Finding and using the socket of a connection that other code owns."""
 
 import os
 import socket
@@ -43,7 +43,7 @@ def test_a_socket_is_found_by_its_peer_and_stays_open(connected):
 def test_it_is_paced(connected):
     ours, _ = connected
     subject = GrpcSockets({ours.getpeername()})
-    subject.pace(1000)  # it is not found yet
+    subject.pace(1000)  # not found yet
     assert subject.sent is None
     for rate in (1000, 1000, 2000):
         subject.pace(rate)
@@ -63,7 +63,7 @@ def test_several_connections_to_a_peer_are_taken_together(connected):
         subject.pace(1000)
         options = [sock.getsockopt(socket.SOL_SOCKET, 47, 8) for sock in (ours, other)]
         assert [int.from_bytes(option, "little") for option in options] == [1000, 1000]
-    assert subject.sent is None  # one has gone
+    assert subject.sent is None  # one has left
 
 
 def test_a_search_in_vain_is_not_repeated_at_once(connected, monkeypatch):

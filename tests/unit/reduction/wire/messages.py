@@ -1,4 +1,4 @@
-"""Messages of the schema: how to encode and to decode them, and what values they may have."""
+"""Messages of the schema: encoding and decoding them, and strategies for their values."""
 
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
@@ -17,12 +17,12 @@ CODINGS = {
 
 
 def decode(message):
-    """Return what is decoded of the bytes of a generated message."""
+    """Return the result of decoding a generated message's bytes."""
     return CODINGS[type(message)][1](message.SerializeToString())
 
 
 def decoded(cls, data):
-    """Return what bytes are decoded to, None if they are malformed."""
+    """Return the decoded bytes, or None if they are malformed."""
     try:
         return CODINGS[cls][1](data)
     except MalformedFrame:
@@ -41,7 +41,7 @@ U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
 SECONDS = st.floats(min_value=0, allow_infinity=False)
 IDS = st.binary(min_size=16, max_size=16)
-#: What can be printed.
+#: Printable characters.
 VISIBLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 HOSTS = st.text(VISIBLE, max_size=60)
 NAMES = st.text(VISIBLE, min_size=1, max_size=50)
@@ -49,7 +49,7 @@ PAYLOADS = st.one_of(st.just(b""), st.binary(max_size=300)).map(memoryview)
 CREDITS = st.integers(limits.CHUNK_BYTES_MIN, limits.CREDIT_BYTES_MAX)
 PORTS = st.integers(1, limits.PORT_MAX)
 CRCS = st.none() | U32
-#: What a field of the schema may have, by its type.
+#: Possible values of a schema field, by its type.
 ANY = {
     FieldDescriptor.TYPE_UINT32: U32,
     FieldDescriptor.TYPE_UINT64: U64,
@@ -66,7 +66,7 @@ def some(strategy, most=3):
 
 
 def values(cls, message=None, **given):
-    """Return values of a class of the model: any but for the fields that are given."""
+    """Return instances of a model class, with any values for the fields that are not given."""
     schema = (message or getattr(pb, cls.__name__)).DESCRIPTOR.fields
     kinds = {
         name_of(cls, field): ANY[field.type]
@@ -77,7 +77,7 @@ def values(cls, message=None, **given):
 
 
 def name_of(cls, field):
-    """Return what the model calls a field of the schema."""
+    """Return the model's name of a schema field."""
     ours = cls.__dataclass_fields__
     return next(name for name in (field.name, f"is_{field.name}", f"has_{field.name}") if name in ours)
 
@@ -144,7 +144,7 @@ JOBS = values(
 EVENTS = values(model.Event, kind=st.sampled_from(model.EventKind))
 ENDED = values(model.EndedJob, outcome=st.sampled_from(model.Outcome))
 ENTRIES = values(model.LobbyEntry)
-#: Of each kind by itself, so that none is left to chance.
+#: Each kind has its own strategy, so that none is left to chance.
 MESSAGES = [
     (pb.WorkerFrame, JOINS),
     (pb.WorkerFrame, values(model.Hello, configuration=CONFIGURATIONS)),

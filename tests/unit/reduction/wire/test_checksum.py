@@ -21,7 +21,7 @@ def test_the_polynomial_is_castagnolis():
 @pytest.mark.parametrize("whole", [PUSH, RESULT], ids=["Push", "Result"])
 def test_what_is_whole_passes_and_what_is_damaged_anywhere_does_not(whole):
     checksum.check(whole)
-    checksum.check(replace(whole, payload=memoryview(bytearray(DATA))))  # memory that may be written to
+    checksum.check(replace(whole, payload=memoryview(bytearray(DATA))))  # writable memory
     mark = "held" if whole is PUSH else "minimum"
     damaged = [{name: 9} for name in ("epoch", "seq", "chunk", mark)] + [{"payload": DATA[:0]}]
     for bit in range(8 * len(DATA)):

@@ -1,4 +1,4 @@
-"""Every message against the generated classes, both ways: the hand-made encoding writes their very bytes."""
+"""Every message against the generated classes, both ways: the hand-written encoding produces exactly their bytes."""
 
 import re
 
@@ -12,7 +12,7 @@ from unit.reduction.wire.messages import CODINGS, MESSAGES, decoded, name_of
 
 
 def fill(message, value):
-    """Copy a value of the model to the generated message whose fields have the same names, or nearly so."""
+    """Copy a model value to the generated message, whose fields have the same or nearly the same names."""
     for field in message.DESCRIPTOR.fields:
         ours = getattr(value, name_of(type(value), field))
         theirs = getattr(message, field.name)
@@ -31,7 +31,7 @@ def fill(message, value):
 
 
 def generated(cls, value):
-    """Return what the generated class makes of a value of the model."""
+    """Return a model value as a generated message."""
     message = body = cls()
     if cls in (pb.WorkerFrame, pb.ReducerFrame):
         body = getattr(message, re.sub(r"\B([A-Z])", r"_\1", type(value).__name__).lower())
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_the_generated_classes(cls, values, data):
 
 
 def test_a_welcome_does_not_show_its_key():
-    # It lets whoever has it take over the stream, and frames get into logs.
+    # Anyone who has the key can take over the stream, and frames get into logs.
     key = bytes(range(limits.DATA_KEY_BYTES))
     assert "data_key" not in repr(Welcome(bytes(16), 1, 50052, key))
 

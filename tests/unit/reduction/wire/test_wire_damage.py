@@ -114,14 +114,14 @@ def test_a_frame_without_a_known_body_is_malformed(data):
     [
         b"\x1a",  # the tag of a push, no length
         b"\x1a" + b"\xff" * 11,  # a length that never ends
-        b"\x1a\x05" + b"\x7a\xff\xff\xff\xff",  # a payload length that runs over the end
+        b"\x1a\x05" + b"\x7a\xff\xff\xff\xff",  # a payload length that exceeds the buffer
         b"\x1a\x03" + b"\x7a\x05a",  # a payload longer than its message
         b"\x1a\x02" + b"\x09\x00",  # a fixed64 of one byte
         b"\x1a\x02" + b"\x0d\x00",  # a fixed32 of one byte
         b"\x1a\x01" + b"\x0f",  # wire type 7 does not exist
-        b"\x1a\x01" + b"\x1c",  # a group ends that never began
+        b"\x1a\x01" + b"\x1c",  # the end of a group that never began
         b"\x1a\x02" + b"\x00\x01",  # field number 0 does not exist
-        field(3, field(4, b"\xff")),  # a collective that is none
+        field(3, field(4, b"\xff")),  # an invalid collective
         field(1, field(2, b"\xff")),  # a job name that is not UTF-8
     ],
 )

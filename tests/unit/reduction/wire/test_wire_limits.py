@@ -1,4 +1,4 @@
-"""Every field's limit: the edge passes, one step further is MalformedFrame and names field and value."""
+"""Every field's limit: the edge passes, and one step beyond it is a MalformedFrame that names field and value."""
 
 import math
 import re
@@ -86,13 +86,13 @@ def news(count=1, **changes):
 
 
 def text(nbytes):
-    """Return a string of so many bytes, most of whose characters have two."""
+    """Return a string of this many bytes, most of whose characters take two."""
     return "ü" * (nbytes // 2) + "j" * (nbytes % 2)
 
 
 KIB, MIB = 1 << 10, 1 << 20
 ENDED = pb.EndedJob(outcome=1)
-#: What is named in the error, a message whose field has a value, and the least and the largest value.
+#: The name in the error, a message whose field has a value, and the minimum and maximum value.
 RANGES = [
     ("Join.world_size", lambda n: join(rank=0, world_size=n), 1, 4096),
     ("length of Join.job", lambda n: join(job=text(n)), 1, 200),
@@ -125,7 +125,7 @@ RANGES = [
     ("number of Waiting.missing", lambda n: waiting(missing=peers(n)), 0, 8),
     ("number of StatusResponse.events", lambda n: pb.StatusResponse(events=[event()] * n), 0, 64),
     ("number of StatusResponse.ended", lambda n: pb.StatusResponse(ended=[ENDED] * n), 0, 16),
-    ("length of Event.text", lambda n: events(text="ü" * n), 0, 200),  # of so many characters
+    ("length of Event.text", lambda n: events(text="ü" * n), 0, 200),  # of this many characters
     ("length of Event.job", lambda n: events(job=text(n)), 0, 316),
     ("length of LobbyRequest.job", lambda n: lobby(job=text(n)), 1, 200),
     ("length of LobbyRequest.entry", lambda n: lobby(entry=bytes(n)), 1, limits.LOBBY_ENTRY_BYTES_MAX),
@@ -283,7 +283,7 @@ def test_the_largest_frames_of_each_kind_fit_the_transports_limit():
     assert len(asked) <= limits.LOBBY_REQUEST_BYTES_MAX
 
 
-# ---- what decoding costs: every field of two bytes would become an object of 62 ----
+# ---- cost of decoding: every two-byte field would become an object of 62 bytes ----
 
 
 @pytest.mark.parametrize(

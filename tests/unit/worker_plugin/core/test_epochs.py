@@ -1,4 +1,4 @@
-"""Entering epochs, starting them, and what makes new ones; one rank, through the communicator."""
+"""Entering epochs, starting them, and the causes of new ones, for one rank through the communicator."""
 
 import pytest
 from reduction.errors import CollectiveTimeout, OutOfOrder, ReducerDraining, ReducerUnavailable, StaleInstance
@@ -69,7 +69,7 @@ def test_a_member_that_comes_up_later_hears_hello_with_its_welcome():
 
 
 def test_a_member_hears_hello_once_per_epoch_on_each_stream():
-    """If the epoch has not started there, the first Hello went with its stream."""
+    """If the epoch has not started there, the first Hello was lost with its stream."""
     scene = Scene(rank=1).run()
     assert scene.enter() == []
     scene.lose("a", now=1.0)
@@ -103,7 +103,7 @@ def test_start_twice_or_without_hello_is_out_of_order():
     no_member = Scene(rank=1)
     no_member.meet()
     assert no_member.enter(reducers="b") == [send("b", Hello(epoch(1, "b"), 0))]
-    # Configured while a is down and back as another process: no Hello went to the member.
+    # Configured while a is down and back as another process, so the member received no Hello.
     another = Scene(rank=1)
     another.meet()
     another.lose("a", now=0.0)
@@ -142,7 +142,7 @@ def test_everything_from_the_starts_minimum_on_is_pushed_again_in_order():
 
 
 def test_a_result_may_come_again_after_its_release():
-    # Reducer b has heard that all ranks hold collective 0 before a's repeated result arrives here.
+    # Reducer b has learned that all ranks hold collective 0 before a's repeated result arrives here.
     scene = Scene(rank=1).run()
     scene.issue(2)
     scene.result("a", 0, 0)
@@ -171,7 +171,7 @@ def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
 
 
 def test_what_is_here_is_pushed_again_and_awaits_no_result():
-    """A wrong answer lets a result be received in memory that is whole, or another collective's."""
+    """A wrong answer could write a result into memory that is complete, or that belongs to another collective."""
     scene = Scene(rank=1, reducers="a").run()
     scene.issue(2)
     scene.result("a", 0, 0)
@@ -200,7 +200,7 @@ def test_a_collective_after_one_that_is_here_awaits_its_result():
 
 
 def test_a_new_epoch_takes_back_the_memory_of_results_that_still_come():
-    """What comes of an old epoch is not checked any more, so it must not lie where a checked result does."""
+    """Results of an old epoch are no longer checked, so they must not share memory with a checked result."""
     scene = Scene(1).run()
     scene.issue(4)
     assert scene.diverted == []
@@ -293,7 +293,7 @@ def test_a_draining_member_is_left_out_and_its_stream_ended():
 
 
 def test_rank_0_says_at_once_that_nobody_can_take_over():
-    """Not one that drains too either, nor one that misses a rank."""
+    """A reducer that drains too, or one that a rank is missing from, cannot take over."""
     alone, both_drain, misses = Scene(reducers="a").run(), Scene().run(), Scene()
     both_drain.peers("b", "PP", draining=True, now=1.0)
     misses.tick(0.0)
@@ -326,7 +326,7 @@ def test_another_rank_leaves_it_with_rank_0s_configuration():
 
 
 def test_a_reducer_that_was_left_is_dialled_again():
-    # It may be there again, as another process.
+    # The drained reducer may return as another process.
     scene = Scene(rank=1).run()
     scene.receive("b", Configure(epoch(2, "b")))
     scene.peers("a", "PP", draining=True, now=1.0)
@@ -338,7 +338,7 @@ def test_a_reducer_that_was_left_is_dialled_again():
 
 @pytest.mark.parametrize("reducers", ["a", "ab"])
 def test_an_epoch_that_has_started_is_not_waited_for(reducers):
-    """However long ago that was, when a reducer is lost next."""
+    """This holds however long ago it started, when a reducer is lost next."""
     scene = Scene(1, reducers).run()
     actions = scene.lose("a", now=1e6) + scene.tick(1e6 + 0.1)
     assert not any(isinstance(action, Fail) for action in actions)

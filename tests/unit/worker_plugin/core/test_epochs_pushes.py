@@ -1,4 +1,4 @@
-"""Pushes, results, acknowledgements and release within an epoch; one rank, through the communicator."""
+"""Pushes, results, acknowledgements and release within an epoch, for one rank through the communicator."""
 
 import pytest
 from reduction.errors import OutOfOrder
@@ -39,7 +39,7 @@ def test_chunks_go_to_their_owners_within_credit():
 
 
 def test_a_lane_that_is_ahead_goes_on_with_the_slowest():
-    """Of shares of 2 and 1 the smaller one waits for the larger, whose result then lets both push."""
+    """With shares of 2 and 1 the smaller one waits for the larger, whose result then lets both push."""
     scene = Scene(rank=1, credit_bytes=1 << 20)
     scene.meet()
     members = tuple(Member(f"{name}:1", incarnation(name), weight) for name, weight in (("a", 2), ("b", 1)))
@@ -51,7 +51,7 @@ def test_a_lane_that_is_ahead_goes_on_with_the_slowest():
         pushed[action.link].append(action.chunk)
     for chunk in pushed[1]:
         assert scene.result("b", 0, chunk) == [store(0, chunk * CHUNK)]
-    # A chunk of the smaller share is as far in the collective as two of the larger.
+    # One chunk of the smaller share counts as far as two of the larger.
     links = [{action.link for action in scene.result("a", 0, chunk)[1:]} for chunk in pushed[0][:2]]
     assert links == [{0}, {0, 1}]
 
@@ -163,7 +163,7 @@ def test_nothing_is_released_before_all_members_have_started():
 
 
 def test_nothing_is_released_before_this_ranks_own_push():
-    # Collective 0 was whole here, and not at another rank: this rank has to push it again.
+    # Collective 0 was complete here but not at another rank, so this rank has to push it again.
     scene = Scene(rank=1, reducers="a", credit_bytes=CHUNK)
     scene.tick(0.0)
     scene.welcome("a", credit=CHUNK)

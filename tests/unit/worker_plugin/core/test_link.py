@@ -1,4 +1,4 @@
-"""A link: one rank's view of one reducer. When it is dialled, and what comes of it, is in membership/."""
+"""A link: one rank's view of one reducer. Tests of dialling and its outcome are in membership/."""
 
 from reduction.errors import ReducerAbsent, ReducerUnavailable
 from reduction.model import Welcome

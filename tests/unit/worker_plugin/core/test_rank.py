@@ -1,4 +1,4 @@
-"""A rank's communicator: failing, and time; closing, epochs and links have files of their own."""
+"""A rank's communicator: failures and time. Closing, epochs and links have their own files."""
 
 import logging
 
@@ -106,7 +106,7 @@ def test_time_counts_from_the_first_push_not_from_the_issue():
 
 
 def test_time_before_the_first_tick_is_no_time():
-    # The loop may be late; nothing counts as waited for before it has dialled.
+    # The loop may be late. No waiting time counts before it has dialled.
     scene = Scene()
     assert scene.lose("a", now=1000.0) == []
     assert scene.tick(1000.0)[-1].link == 1
@@ -173,7 +173,7 @@ def test_nothing_a_reducer_sends_makes_it_raise(rank, is_running, script):
 
 
 def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back():
-    """Of one that is started again its processes come one after the other."""
+    """The processes of a restarted reducer come up one after the other."""
     scene = Scene(reducers="abc").run()
     for lost in "bc":
         scene.lose(lost, now=1.0)
@@ -186,7 +186,7 @@ def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back()
             scene.start(reducer, scene.core.epochs.number, now=number + 0.6)
     assert scene.core.epochs.size == 3
     assert [action.level for action in actions if isinstance(action, Log)] == [logging.WARNING] * 3
-    scene.handle(Found(("a:1", "b:1", "c:1", "d:1")), 7.0)  # which is no news of that kind
+    scene.handle(Found(("a:1", "b:1", "c:1", "d:1")), 7.0)  # which is a different kind of news
     actions = [
         *scene.tick(7.0),
         *scene.welcome("d", now=7.0),

@@ -1,5 +1,5 @@
-"""Closing a communicator: after success it waits until nobody needs this rank, else it does not wait. Leaving one that
-nobody can use any more: it closes by itself, when all that was issued is done.
+"""Closing a communicator after success waits until no one needs this rank; otherwise it does not wait. A communicator
+that no one can use any more closes automatically, once everything issued is done.
 """
 
 import pytest
@@ -18,7 +18,7 @@ def goodbyes(held, minimum, reducers="ab"):
 
 
 def with_result(scene, seq=0, now=0.0):
-    """Issue one collective and let its result come."""
+    """Issue one collective and deliver its result."""
     scene.issue(now=now)
     scene.result("ab"[seq % 2], seq, now=now)
     return scene
@@ -125,7 +125,7 @@ def test_while_it_waits_an_error_only_ends_the_waiting(is_own):
 
 @pytest.mark.parametrize("has_left", [False, True])
 def test_close_in_flight_fails_what_is_not_there_and_does_not_wait(has_left):
-    """Not even for what leaving would have waited for."""
+    """It does not even wait as long as leaving would have."""
     scene = with_result(Scene().run())
     scene.issue()
     scene.issue()
@@ -136,7 +136,7 @@ def test_close_in_flight_fails_what_is_not_there_and_does_not_wait(has_left):
     assert actions[1:] == [*goodbyes(1, 0), Closed()]
 
 
-# ---- leaving, because nobody can issue any more ----
+# ---- leaving, because no one can issue any more ----
 
 
 def test_leaving_with_nothing_in_flight_is_closing():
@@ -196,7 +196,7 @@ def test_nothing_happens_after_the_end():
     ids=["time", "a peer left", "an error"],
 )
 def test_a_collective_that_was_handed_over_with_close_is_not_left_without_an_answer(ending):
-    # Its copy was still under way when close() was called: it arrives here after Close.
+    # Its copy was still in flight when close() was called, so it arrives here after Close.
     scene = with_result(Scene().run())
     scene.close()
     actions = scene.issue() + ending(scene)

@@ -1,4 +1,4 @@
-"""An error of a rank's own before the others can hear of it: the rank joins all the same, to tell them why."""
+"""A rank's own error before the others can learn of it: the rank still joins, to report the cause."""
 
 import pytest
 from reduction.errors import JobBusy, ReducerUnavailable, WorkerFailed, WorkerLost

@@ -1,4 +1,4 @@
-"""A rank for which no reducer is left: it asks for one of its own, once, and goes on there."""
+"""A rank with no reducer left: it asks for its own, once, and continues there."""
 
 import pytest
 from reduction.errors import ReducerUnavailable
@@ -85,7 +85,7 @@ NOBODY = ReducerUnavailable("waited in vain for rank 0 to start the embedded red
 
 
 def test_without_a_fallback_it_fails_unless_a_reducer_came_back_meanwhile():
-    # Rank 0 may have seen it before its own time was up, and then starts none.
+    # Rank 0 may have seen the reducer before its own time was up, and then starts none.
     scene = alone(1)
     scene.tick(60.0)
     assert failure(scene.handle(NoFallback(NOBODY), 61.0)) == (ReducerUnavailable, str(NOBODY))
@@ -99,7 +99,7 @@ def test_without_a_fallback_it_fails_unless_a_reducer_came_back_meanwhile():
 
 
 def test_an_idle_rank_takes_part_too():
-    # It may hold a result that another rank misses, whose reducer has died in between.
+    # It may hold a result that another rank lacks and whose reducer has died in between.
     scene = Scene(0, "a", may_fall_back=True).run()
     scene.lose("a", now=0.0)
     assert Embed() not in scene.tick(59.9)

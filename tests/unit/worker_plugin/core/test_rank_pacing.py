@@ -1,4 +1,4 @@
-"""A rank's part in pacing: what it tells the reducers of its losses, and how fast it pushes then."""
+"""A rank's part in pacing: its loss reports to the reducers, and its push rate afterwards."""
 
 import math
 
@@ -23,7 +23,7 @@ def told(actions):
 
 
 def lose_some(scene, now=1.0, links=(0, 1)):
-    """Let a tenth of what was sent within an interval be lost; return the actions at its end."""
+    """Lose a tenth of the bytes sent within an interval; return the actions at its end."""
     scene.handle(Tick(dict.fromkeys(links, Sent())), now)
     return scene.handle(Tick(dict.fromkeys(links, Sent(2_000_000, 2_000, 200))), now + TICK_S)
 

@@ -1,4 +1,4 @@
-"""The start of the first epoch: when a rank's core says that it has begun, and what ranks that wait for it hear."""
+"""The start of the first epoch: when a rank's core reports it, and the news that waiting ranks get."""
 
 import pytest
 from reduction.errors import PeerLeft, ReducerUnavailable, WorkersMissing

@@ -1,4 +1,4 @@
-"""Texts that several errors and log lines share."""
+"""Text that several errors and log lines share."""
 
 from worker_plugin.core.link import Link
 from worker_plugin.core.words import reducers_text
@@ -9,5 +9,5 @@ def test_further_processes_are_counted_as_processes():
     assert reducers_text(links[:1]) == "1 reducer"
     assert reducers_text(links) == "2 reducers"
     assert reducers_text([*links, Link(2, "a:2", parent=0)]) == "2 reducers in 3 processes"
-    # The process that was given may not be among them.
+    # The given process may not be among them.
     assert reducers_text([Link(2, "a:2", parent=0), Link(3, "a:3", parent=0)]) == "1 reducer in 2 processes"

@@ -1,4 +1,4 @@
-"""A store answers within our limits, or an error says which one does not."""
+"""A store answers within our limits, or an error names the one that does not."""
 
 import re
 import socket
@@ -18,7 +18,7 @@ PATIENT = PluginConfig(join_timeout_s=60.0)
 
 @pytest.fixture
 def silence():
-    """Return what stands for a call that never returns, while the test runs."""
+    """Return a stand-in for a call that never returns while the test runs."""
     is_over = threading.Event()
     yield lambda _: is_over.wait()
     is_over.set()
@@ -58,7 +58,7 @@ def test_the_stores_own_error_comes_first():
     store = BoundedStore(HashStore(), CONFIG)
     with pytest.raises(DistStoreError):
         store.run(lambda raw: raw.wait(["key"], timedelta(seconds=0.1)), 60.0)
-    with pytest.raises(WorkerLost, match="no longer answers: "):  # nobody asks for what is not there
+    with pytest.raises(WorkerLost, match="no longer answers: "):  # no one asks for a missing key
         store.ask(lambda raw: raw.wait(["key"], timedelta(seconds=0.1)))
 
 
@@ -88,7 +88,7 @@ def test_a_host_that_does_not_answer_is_not_waited_for():
     client = TCPStore("127.0.0.1", server.port, None, False)
     port = server.port
     del server
-    with socket.create_server(("127.0.0.1", port)):  # it accepts, and says nothing
+    with socket.create_server(("127.0.0.1", port)):  # it accepts, and sends nothing
         with pytest.raises(WorkerLost, match=re.escape(f"127.0.0.1:{port} has not answered within 0.3 s")):
             BoundedStore.connect(client, CONFIG)
 

@@ -1,4 +1,4 @@
-"""Reducers on the ranks' hosts: who starts them, where they listen, and how all ranks get to know them."""
+"""Reducers on the ranks' hosts: their start, their addresses, and their discovery by all ranks."""
 
 import socket
 from typing import ClassVar
@@ -25,7 +25,7 @@ USER = ("job", "")
 
 
 class Reducer:
-    """Stands for a reducer process."""
+    """Stands in for a reducer process."""
 
     made: ClassVar[list] = []
 
@@ -57,7 +57,7 @@ def test_the_lowest_rank_of_each_host_leads_it():
 @pytest.mark.parametrize(
     ("mode", "hosts", "reducers", "needed"),
     [
-        ("always", 0, None, False),  # no store, nobody to tell
+        ("always", 0, None, False),  # no store, so no one to tell
         (None, 1, None, False),  # rank 0 starts a private one
         (None, 4, None, True),
         (None, 4, ["r1:1"], False),
@@ -153,7 +153,7 @@ def test_what_was_started_is_given_back_if_another_one_does_not_start(reducers, 
 
 @pytest.fixture
 def network(monkeypatch):
-    """A host whose interfaces and ways are what a test says."""
+    """A host whose interfaces and routes are set by a test."""
     interfaces, ways = {}, {}
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)

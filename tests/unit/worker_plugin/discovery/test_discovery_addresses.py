@@ -1,4 +1,4 @@
-"""Who names the reducers; and DNS names while a job runs."""
+"""The source of the reducers' addresses, and DNS names while a job runs."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ SPEC = {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool2": ["b:2"]}})}
 
 
 def answers(*hosts):
-    """Return what getaddrinfo says about a name with these addresses."""
+    """Return getaddrinfo's result for a name with these addresses."""
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 50051)) for host in hosts]
 
 
@@ -41,7 +41,7 @@ def test_the_order_of_sources(arguments, environ, named):
 
 
 def looked_up(monkeypatch, names, *script):
-    """Look up names at a name server that gives these answers."""
+    """Look up names on a name server that gives these answers."""
     questions = iter(script)
 
     def getaddrinfo(name, port, type):
@@ -62,7 +62,7 @@ def test_looking_up_again_needs_an_answer_for_every_name(monkeypatch):
         looked_up(monkeypatch, names, answers("10.0.0.2"), socket.gaierror(-2, "no such name"))
 
 
-# ---- asking again ----
+# ---- repeated lookups ----
 
 
 def test_files_are_read_again_and_names_looked_up(tmp_path, monkeypatch, caplog):

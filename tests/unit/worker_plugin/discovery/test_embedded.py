@@ -1,4 +1,4 @@
-"""Which jobs share a reducer that their process has started, and when it ends."""
+"""Sharing of a reducer that the process has started, and the time at which it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE, TWO, THREE = ("one", ""), ("two", ""), ("one", "0,1")
 
 @pytest.fixture(autouse=True)
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EmbeddedReducer]:
-    """The reducers that were stopped. None of them has a process."""
+    """The stopped reducers. None of them has a process."""
     stopped: list[EmbeddedReducer] = []
     ports = iter(range(7000, 8000))
 
@@ -85,7 +85,7 @@ def test_one_that_has_ended_is_not_lent() -> None:
     first._process.returncode = -9
     second = lend(TWO)
     assert second is not first
-    first._process.returncode = None  # it was started again
+    first._process.returncode = None  # it was restarted
     assert lend(TWO) is first
 
 
@@ -118,10 +118,10 @@ def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_forked_child_has_none_of_its_parents() -> None:
     mine = lend(ONE)
-    with embedded._lending:  # as if another thread lent one at this moment
+    with embedded._lending:  # as if another thread were lending one at this moment
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)  # if it waits for that thread
+            signal.alarm(30)  # in case it waits for that thread
             os._exit(0 if lend(TWO) is not mine and mine.users == {ONE} else 1)
     assert os.waitpid(pid, 0) == (pid, 0)
     assert lend(TWO) is mine

@@ -1,4 +1,4 @@
-"""How a rank says which reducers it was told of."""
+"""A rank's description of the reducers it was given."""
 
 from reduction.limits import NAMED_BYTES_MAX
 from reduction.model import NamedReducers

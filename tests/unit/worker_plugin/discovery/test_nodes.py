@@ -1,4 +1,4 @@
-"""Which ranks are a node: the plan that rank 0 makes, and how all ranks learn it."""
+"""The ranks of a node: the plan that rank 0 makes, and its distribution to all ranks."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from worker_plugin.discovery.rendezvous import StoreRendezvous
 
 
 def localities(*nodes, setting="auto"):
-    """Return the ranks of nodes of these sizes, in order; 0 stands for one rank without a launcher."""
+    """Return the localities of ranks on nodes of these sizes, in order; 0 stands for one rank without a launcher."""
     ranks = []
     for number, size in enumerate(nodes):
         for local_rank in range(size or 1):
@@ -90,12 +90,12 @@ def test_where_a_process_runs():
 
 def agree(ranks, timeout_s=20.0, store=None, absent=()):
     """Let all ranks agree, each on a thread; return the outcome of each. None has no local_group."""
-    store = store or dist.HashStore()  # test_rendezvous says why it is no TCPStore
+    store = store or dist.HashStore()  # test_rendezvous explains why it is not a TCPStore
     config = PluginConfig(timeout_s=timeout_s, reducers=("127.0.0.1:1",))
     answers = [None] * len(ranks)
 
     def run(rank):
-        # Each process has a store object of its own.
+        # Each process has its own store object.
         rendezvous = StoreRendezvous(config, dist.PrefixStore("", store), len(ranks))
         try:
             if ranks[rank] is None:

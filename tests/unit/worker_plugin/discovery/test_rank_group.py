@@ -1,4 +1,4 @@
-"""Which ranks a state is for: settings, process groups, and what tells the groups of a job apart."""
+"""The ranks of a state: settings, process groups, and the distinction between the groups of a job."""
 
 import pytest
 import torch.distributed as dist

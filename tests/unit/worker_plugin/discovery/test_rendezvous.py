@@ -19,7 +19,7 @@ REDUCERS = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=5.0)
 
 @pytest.fixture
 def store():
-    """Not a TCPStore: its server looks up the name of every client, and stands still for seconds if DNS has none."""
+    """Not a TCPStore, whose server looks up the name of every client, and blocks for seconds if DNS has none."""
     return HashStore()
 
 
@@ -29,7 +29,7 @@ def bounded(store):
 
 @pytest.fixture
 def host(monkeypatch):
-    """All threads run on one host, where an embedded reducer seems to start."""
+    """All threads run on one host, where an embedded reducer appears to start."""
     reducer = SimpleNamespace(address="127.0.0.1:2", token="secret", users=[])
 
     def lend(user, *_):
@@ -53,7 +53,7 @@ def many_hosts(host, monkeypatch):
 
 
 def process(config, store, size):
-    """Return the rendezvous of the first communicator of a process, which has a store object of its own."""
+    """Return the rendezvous of the first communicator of a process, which has its own store object."""
     return StoreRendezvous(config, PrefixStore("", store), size)
 
 
@@ -80,7 +80,7 @@ def test_all_ranks_of_a_life_meet_and_none_of_another_one(store):
 
 @pytest.mark.parametrize("written", [1, 2, 3])
 def test_a_life_does_not_meet_one_that_died_while_meeting(store, written):
-    """The new rank 1 comes before rank 0, and finds the keys that two ranks of a dead life have written."""
+    """The new rank 1 arrives before rank 0, and finds the keys that two ranks of a dead life have written."""
     old = roll_call.RollCall(bounded(store))
     store.set("arrived/1", "old")
     if written > 1:
@@ -101,7 +101,7 @@ def test_rank_0_waits_for_a_rank_that_comes_after_its_dead_namesake(store):
     with ThreadPoolExecutor(2) as threads:
         call = roll_call.RollCall(bounded(store))
         answers = threads.submit(call.gather, 2, REDUCERS)
-        store.clone().get("call/old")  # rank 0 has taken the dead one for rank 1
+        store.clone().get("call/old")  # rank 0 has mistaken the dead one for rank 1
         other = threads.submit(roll_call.answer_call, bounded(store), 1, "text", REDUCERS)
         assert answers.result() == {1: "text"}
         call.broadcast("broadcast")
@@ -210,7 +210,7 @@ def test_what_rank_0_has_borrowed_is_given_back_if_it_cannot_tell_the_others(hos
 
 
 def test_a_fallback_is_not_the_reducer_that_the_job_has_lost(host):
-    """It is lent for the same job and group, which one reducer cannot have twice."""
+    """The fallback is lent for the same job and group, which one reducer cannot have twice."""
     config = PluginConfig(fallback="embedded")
     rendezvous = StoreRendezvous(config, None, 1, "0 pg 1")
     point = rendezvous.agree(config, 0, 1)

@@ -1,4 +1,4 @@
-"""How an offset of clocks comes out of pings: with a clock that only the fakes advance."""
+"""The clock offset derived from pings, with a clock that only the fakes advance."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from worker_plugin.doctor import clocks
 
 @pytest.mark.parametrize("offset_ns", [0, 5_000_000, -2_000_000_000])
 def test_the_offset_of_a_clock(monkeypatch, offset_ns):
-    """The way back takes twice as long as the way to rank 0, which is all that the error has to cover."""
+    """The way back takes twice as long as the way to rank 0, and the error only has to cover that."""
     now = {"ns": 1_700_000_000_000_000_000}
     monkeypatch.setattr(clocks.time, "time_ns", lambda: now["ns"] + offset_ns)
 

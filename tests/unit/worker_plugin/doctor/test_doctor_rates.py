@@ -1,10 +1,10 @@
-"""Which pairs of ranks and reducers are measured once more, and which of their rates counts."""
+"""Repeated measurements: which pairs of ranks and reducers are chosen, and which of their rates counts."""
 
 from worker_plugin.doctor.rates import AGAIN_MOST, better, doubtful
 
 
 def rounds_of(rates):
-    """Return the rounds of as many ranks as reducers; `rates` are by rank and reducer, 100 where there is none."""
+    """Return the rounds for equally many ranks and reducers; `rates` are by rank and reducer, 100 by default."""
     count = 4
     return [
         [

@@ -1,4 +1,4 @@
-"""How a rate comes out of sums: with a clock that only the fakes advance."""
+"""The rate derived from sums, with a clock that only the fakes advance."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 
 class Done(torch.futures.Future):
-    """A future that is done when somebody wants to know when it is, or waits for it."""
+    """A future that completes when someone adds a callback or waits for it."""
 
     def __init__(self, finish):
         super().__init__()
@@ -43,7 +43,7 @@ class Done(torch.futures.Future):
 
 
 class Link:
-    """Sums one tensor after the other. `factor` says by its begin how many times as long as at `rate` a sum takes."""
+    """Sums one tensor after the other. `factor` gives a sum's duration relative to `rate`, by its start time."""
 
     def __init__(self, clock, rate, factor=lambda passed_s: 1.0):
         self.clock, self.rate, self.factor, self.began = clock, rate, factor, clock.now
@@ -66,7 +66,7 @@ def alone(number):
 def test_the_rate_of_a_link(clock, rate):
     link = Link(clock, rate)
     assert measure.measure(link.submit, 2.0, alone).bytes_per_s == pytest.approx(rate)
-    # A rate that does not change is known soon. A slow link has a few sums all the same.
+    # A constant rate is known soon. A slow link still runs a few sums.
     assert clock.now - link.began < (1.2 if rate > 1e6 else 2.0)
     assert max(link.sizes) <= max(4 * measure.PIECE_MOST, measure.PIECE_LEAST)
     assert min(link.sizes) >= measure.PIECE_LEAST
@@ -78,21 +78,21 @@ def test_the_beginning_does_not_count(clock):
 
 
 def test_what_settles_late_is_measured_until_then(clock):
-    # It becomes faster for 1.2 s, as with a credit that grows.
+    # It speeds up for 1.2 s, as with a growing credit.
     link = Link(clock, 10e6, lambda passed_s: max(1.0, 4.0 - 2.5 * passed_s))
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(10e6, rel=0.02)
     assert 1.2 < clock.now - link.began < 3.0
 
 
 def test_what_never_settles_is_measured_for_the_whole_time(clock):
-    # It becomes slower all the time: after 1, 2.5 and 4 s a sum takes 2, 3.5 and 5 times as long.
+    # It keeps slowing down: after 1, 2.5 and 4 s a sum takes 2, 3.5 and 5 times as long.
     link = Link(clock, 10e6, lambda passed_s: 1.0 + passed_s)
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(10e6 / 3.5, rel=0.1)
     assert 4.0 < clock.now - link.began < 6.0
 
 
 def test_a_rate_that_goes_up_and_down_is_that_of_both(clock):
-    # A block each at the rate and at half of it.
+    # One block each at the full rate and at half of it.
     link = Link(clock, 10e6, lambda passed_s: 1.0 + int(passed_s / measure.BLOCK_S) % 2)
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(7.5e6, rel=0.03)
 
@@ -101,7 +101,7 @@ def test_it_goes_on_until_it_has_settled_for_all_ranks(clock):
     answers = []
 
     def agree(number):
-        # Rates count as they are. Of what is 0 or 1 another rank says no three times.
+        # Rates are returned unchanged. For a 0-or-1 vote another rank votes no three times.
         if number > 1:
             return number
         answers.append(number)

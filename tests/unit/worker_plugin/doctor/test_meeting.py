@@ -1,4 +1,4 @@
-"""Ranks that tell each other what they have found: who is missing is named, and an error reaches everybody."""
+"""Ranks that share their findings: missing ranks are named, and an error reaches every rank."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -19,7 +19,7 @@ def heard(rank, settings, **changes):
 
 @pytest.fixture
 def make(monkeypatch):
-    """Return what makes rank 0's part in forming generations of a job; `others` says what is heard of the others."""
+    """Return a factory for rank 0's part in forming generations of a job; `others` are the other workers' entries."""
 
     def make(others, *, check=lambda: None, world_size=2, hears=True):
         voice = SimpleNamespace(others=others, hears=hears, say=lambda **changes: None)
@@ -76,7 +76,7 @@ def test_a_worker_knows_since_when_it_hears_a_reducer(make):
 
 
 class Waiting:
-    """A communicator whose other workers never come."""
+    """A communicator whose other workers never join."""
 
     def __init__(self):
         self.is_abandoned = threading.Event()
@@ -94,7 +94,7 @@ class Waiting:
 
 @pytest.mark.parametrize("others", [[], [heard(1, "run='x'", number=2)]])
 def test_a_worker_that_the_lobby_has_forgotten_is_not_waited_for(make, monkeypatch, others):
-    """If the lobby says nothing at all, that says nothing about the worker."""
+    """If the lobby sends nothing at all, that is no evidence about the worker."""
     now = [0.0]
 
     def look():

@@ -1,4 +1,4 @@
-"""Results that one worker holds become those of all; what nobody holds is left to be reduced again."""
+"""Results that one worker holds are distributed to all; missing ones are left to be reduced again."""
 
 import threading
 
@@ -29,7 +29,7 @@ def ledger_of(issued: int, held: dict[int, float], first: int = 0) -> Ledger:
 
 
 def recover(*ledgers: Ledger) -> list[dict[int, float] | str]:
-    """Return what each worker finds, as the number that its result is full of, or its error."""
+    """Return each worker's recovered results, by the number that fills each result, or its error."""
     sums, found = FakeSums(len(ledgers)), [None for _ in ledgers]
 
     def work(index: int) -> None:
@@ -67,11 +67,11 @@ def test_the_bytes_of_one_element_with_a_stride():
         ([ledger_of(2, {0: 1.0, 1: 2.0}), ledger_of(2, {0: 1.0, 1: 2.0})], [{}, {}]),
         ([ledger_of(0, {}), ledger_of(0, {})], [{}, {}]),
         ([ledger_of(1, {}), ledger_of(1, {0: 5.0}), ledger_of(1, {})], [{0: 5.0}, {}, {0: 5.0}]),
-        # What nobody holds is left.
+        # Results that no worker holds are left out.
         ([ledger_of(3, {2: 7.0}), ledger_of(3, {})], [{}, {2: 7.0}]),
-        # Each lacks another one.
+        # Each lacks a different one.
         ([ledger_of(4, {0: 1.0, 2: 3.0}), ledger_of(3, {1: 2.0, 2: 3.0})], [{1: 2.0}, {0: 1.0}]),
-        # One that came later knows nothing of what was before.
+        # A worker that came later knows nothing of earlier collectives.
         ([ledger_of(8, {}, first=7), ledger_of(9, {7: 1.0}, first=7)], [{7: 1.0}, {}]),
     ],
 )
@@ -80,7 +80,7 @@ def test_results_that_one_holds_stand_for_all(ledgers, found):
 
 
 def test_a_result_that_one_worker_lacks_and_the_others_have_forgotten_ends_all():
-    """Or it would go on with this collective, and they with the next one."""
+    """Otherwise it would continue with this collective, and they with the next one."""
     for error in recover(ledger_of(8, {}, first=7), ledger_of(9, {8: 1.0}, first=8)):
         assert "collective 7" in error
         assert "[[7, 7], [9, 9]]" in error

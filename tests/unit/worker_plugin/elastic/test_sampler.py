@@ -1,4 +1,4 @@
-"""Each sample of an epoch goes to one worker, whoever comes and goes."""
+"""Each sample of an epoch goes to one worker, whichever workers join and leave."""
 
 import json
 from collections import Counter

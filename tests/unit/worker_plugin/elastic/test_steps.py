@@ -1,4 +1,4 @@
-"""What workers do between two steps: all must come out of a checkpoint with the same ranks, whoever dies in it."""
+"""Workers between two steps: all must leave a checkpoint with the same ranks, whichever worker dies in it."""
 
 import numpy as np
 import pytest
@@ -14,16 +14,16 @@ WORKERS = tuple(Worker(rank, f"a{rank}") for rank in range(3))
 
 
 class Job:
-    """The sums of checkpoints as all workers get them: those who live contribute, and results stand.
+    """The sums of checkpoints as all workers receive them: live workers contribute, and results are final.
 
     Args:
-        dies_before: the number of the collective to which worker 0 does not contribute any more; the survivors'
-            next generation runs when they have its result.
+        dies_before: the first collective to which worker 0 no longer contributes; the survivors form their next
+        generation when they have its result.
     """
 
     def __init__(self, dies_before: int) -> None:
         self.dies_before = dies_before
-        #: What the first worker of that time contributed, by the collective's number.
+        #: Contributions of the first worker at that time, by the collective's number.
         self.told: dict[int, torch.Tensor] = {}
 
     def generation(self, seq: int) -> Generation:
@@ -31,7 +31,7 @@ class Job:
 
 
 class Communicator:
-    """One worker's; those of lower ranks have run before, so what they told is known."""
+    """One worker's communicator. Lower ranks have run before, so their contributions are known."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.own, self.seq = job, WORKERS[rank], 0
@@ -78,7 +78,7 @@ def training(value: float) -> Training:
 
 @pytest.mark.parametrize("dies_before", [0, 1, 2, 3, 9])
 def test_all_have_the_same_ranks_whenever_the_first_worker_dies(dies_before):
-    """The third checkpoint has two collectives, since the ranks are told in it if they have changed."""
+    """The third checkpoint has two collectives, because it announces the ranks if they have changed."""
     job, seen = Job(dies_before), []
     for rank in range(3):
         changes, ranks, means = [], [], []
@@ -105,7 +105,7 @@ def test_all_have_the_same_ranks_whenever_the_first_worker_dies(dies_before):
 
 
 def test_the_message_may_come_and_the_ranks_in_it_not():
-    """Worker 0 says that it will tell the ranks, and dies before it does: its successor tells them."""
+    """Worker 0 promises to announce the ranks, and dies before it does. Its successor announces them."""
     job = Job(1)
     first = steps_of(job, 0, [])
     first.ranks = ()
@@ -128,7 +128,7 @@ def test_too_few_are_an_error_on_all():
 
 
 class Caches(torch.nn.Module):
-    """Buffers outside of state_dict, each with a shape and a value of its own."""
+    """Buffers outside state_dict, each with its own shape and value."""
 
     def __init__(self, **buffers: tuple[int, float]) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Caches(torch.nn.Module):
 
 @pytest.mark.parametrize("dies_before", [1, 3, 5, 99])
 def test_buffers_are_those_of_the_first_worker_with_their_shapes(dies_before):
-    """Also where two have as many bytes as these two have the other way round."""
+    """This holds even if two buffers have the same sizes in bytes, but the other way round."""
     job, seen = Job(dies_before), []
     models = [Caches(a=(2, 0.0), b=(4, 0.5)), Caches(a=(4, 1.0), b=(2, 1.5)), Caches(a=(1, 2.0), c=(3, 2.5))]
     for rank, model in enumerate(models):

@@ -1,4 +1,4 @@
-"""A training's state between workers: tensors and JSON, and what comes from a donor that is lost."""
+"""A training's state between workers: tensors and JSON, and the result when the donor is lost."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def exchange(tree: object, receivers: int = 2) -> list[object]:
 
 
 def answering(messages: Iterable[torch.Tensor | None]) -> Callable[[torch.Tensor], Future]:
-    """Return a `Submit` whose sums are these; None: only zeros came."""
+    """Return a `Submit` whose sums are these. None means that only zeros arrived."""
     coming = iter(messages)
 
     def submit(tensor: torch.Tensor) -> Future:
@@ -167,7 +167,7 @@ HEAD = torch.tensor([1, 2]), torch.tensor([1, *b"{}"], dtype=torch.uint8)
 @pytest.mark.parametrize(
     ("messages", "error"),
     [
-        # From some message on nobody adds anything but zeros.
+        # From some message on, everyone contributes only zeros.
         ([None], WorkerLost),
         ([HEAD[0], None], WorkerLost),
         # {} is no tree, and { no JSON.
@@ -182,7 +182,7 @@ def test_a_donor_that_is_lost_or_makes_no_sense(messages, error):
 
 @pytest.mark.parametrize("lost_at", [0, 1, 8, 9])
 def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkeypatch, lost_at):
-    """They go on together afterwards, so their next collective must be the same one."""
+    """They continue together afterwards, so their next collective must be the same one."""
     monkeypatch.setattr(trees, "PIECE_BYTES", 10)
     text = json.dumps({"tensor": ["torch.uint8", [100]]}).encode()
     parts = [text[start : start + 10] for start in range(0, len(text), 10)]
@@ -191,7 +191,7 @@ def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkey
     messages = iter([*head, *pieces])
     with pytest.raises(WorkerLost):
         trees.receive(answering(messages))
-    # One that is lost is seen when it is the oldest of those on their way.
+    # A loss is noticed when its message is the oldest of those in flight.
     assert len(list(messages)) == max(0, 10 - lost_at - trees.PIECES_IN_FLIGHT)
 
 

@@ -1,4 +1,4 @@
-"""Notes between a node's processes, and the end of one; and that nobody else's notes count."""
+"""Notes between a node's processes, the end of a process, and rejection of notes from any other process."""
 
 import os
 import socket

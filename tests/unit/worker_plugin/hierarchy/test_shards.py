@@ -1,4 +1,4 @@
-"""Shards of a node: which elements are whose, whatever the buckets; and the fold, which is the reducers' own."""
+"""Shards of a node: the owner of each element, whatever the buckets, and the fold, which is the reducers' own."""
 
 import numpy as np
 import pytest

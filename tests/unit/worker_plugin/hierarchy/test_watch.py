@@ -1,4 +1,4 @@
-"""What becomes of a node's other ranks: which error, which warning, and which note to them."""
+"""The failure of a node's other ranks: the error, the warning, and the note to them."""
 
 import logging
 
@@ -14,7 +14,7 @@ CONFIG = PluginConfig(stall_warn_s=5.0, timeout_s=60.0)
 
 
 class Scene:
-    """Rank 5 of 8, local rank 1 of 4; the neighbours are nobody."""
+    """Rank 5 of 8, local rank 1 of 4; the neighbours are stand-ins."""
 
     def __init__(self, local_rank=1, issued=8, works=()):
         members = tuple(Locality(4, i, 4, "place", "host", 100 + i, "00") for i in range(4))

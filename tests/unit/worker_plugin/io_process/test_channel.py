@@ -1,4 +1,4 @@
-"""The channel between a rank and its I/O process: borders and order of messages, descriptors, a slow peer, the end."""
+"""The channel between a rank and its I/O process: message boundaries and order, descriptors, a slow peer, the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_plugin.io_process.channel import MESSAGE_BYTES_MAX, PIECE_BYTES, Cha
 
 
 class End:
-    """One end, and what came to it."""
+    """One end, and everything it received."""
 
     def __init__(self, sock, on_message=None):
         self.messages = []
@@ -64,7 +64,7 @@ def test_messages_keep_their_order_and_descriptors_their_message():
         left.channel.send("first", 1)
         left.channel.send("second", [2, None], described=Pipe(reading))
         left.channel.send("third", {"a": "b"})
-        os.close(reading)  # it was sent at once
+        os.close(reading)  # it was sent immediately
         await right.wait_for(3)
         assert [message for message, _ in right.messages] == [
             ["first", 1],
@@ -92,7 +92,7 @@ def test_a_peer_that_does_not_read_holds_nobody_up_and_loses_nothing():
         left = End(ours)
         count = 500
         for number in range(count):
-            left.channel.send(number, "x" * 5000)  # more than the kernel keeps
+            left.channel.send(number, "x" * 5000)  # more than the kernel buffers
         assert not left.channel.is_flushed
         right = End(theirs)
         await right.wait_for(count)
@@ -116,7 +116,7 @@ def test_the_end_is_told_once_and_ends_sending():
         assert right.channel.descriptors == []
         left.channel.send("nothing")
         right.channel.send("nothing")
-        left.channel.start()  # it was to be started by the loop, and was closed before
+        left.channel.start()  # the loop was going to start it, and it was closed first
         assert left.ended_with == []
 
     run(scenario)

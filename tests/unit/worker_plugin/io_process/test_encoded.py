@@ -1,4 +1,4 @@
-"""A contribution that another process has encoded lies where that process has put it, and so does the result."""
+"""A contribution encoded by another process stays where that process wrote it, and so does the result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_results_are_stored_as_the_encoding_stores_them(wire):
         0, 255, dtype.format.result_bytes(CHUNK_BYTES_MULTIPLE), np.uint8
     )
     if dtype.format.may_shrink:
-        payload[:] = 0  # values of zero, in the longest form
+        payload[:] = 0  # values of zero, in their longest encoding
     stored = [np.zeros(encoding.result_bytes, np.uint8) for _ in range(2)]
     for one, out in zip((encoding, encoded), stored, strict=True):
         one.store(CHUNK_BYTES_MULTIPLE, 2 * CHUNK_BYTES_MULTIPLE, payload.data, out)

@@ -1,4 +1,4 @@
-"""What a rank and its I/O process tell each other arrives as it was, through JSON."""
+"""Messages between a rank and its I/O process survive their trip through JSON unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forked child inherits: connections that it must not keep open, and numbers that it must not free."""
+"""Inherited state of a forked child: connections that it must not keep open, and descriptors that it must not close."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from worker_plugin.process import fork
 
 
 class Owner:
-    """Has a connection, known by where it leads, and a pipe, known by its descriptor."""
+    """Has a connection, identified by its destination, and a pipe, identified by its descriptor."""
 
     def __init__(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -41,7 +41,7 @@ def owner():
 
 @contextlib.contextmanager
 def child(act):
-    """Fork a child that acts, and ends when the block does; what it raises fails the test."""
+    """Fork a child that acts, and exits when the block ends; an error in it fails the test."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -81,7 +81,7 @@ def test_a_child_that_closes_its_copies_does_not_end_the_parents(owner):
 
 
 def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(owner):
-    """Each copy closes its number when it dies: it must not have become the number of something else."""
+    """Each copy closes its descriptor when it dies, and that number must not have been reused."""
 
     def act():
         last = max(owner.connection.fileno(), owner.writer.fileno())

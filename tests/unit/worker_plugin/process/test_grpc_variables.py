@@ -1,4 +1,4 @@
-"""gRPC reads its variables when it is imported, which `import worker_plugin` does: they must be set before."""
+"""gRPC reads its variables when it is imported, which `import worker_plugin` does, so they must be set before."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-#: Prints the variables at the moment at which somebody first imports gRPC.
+#: Prints the variables at the moment gRPC is first imported.
 SCRIPT = """
 import os, sys
 

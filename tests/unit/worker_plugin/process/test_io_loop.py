@@ -1,4 +1,4 @@
-"""The loop that all communicators share: where its thread cannot be started, nobody gets a loop that stands still."""
+"""The loop that all communicators share. If its thread cannot be started, no caller gets a loop that never runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port by which others see that this process lives."""
+"""The port that shows others that this process is alive."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a user sees of our log, with and without logging of his own."""
+"""Our log as a user sees it, with and without a logging setup of their own."""
 
 import logging
 import re

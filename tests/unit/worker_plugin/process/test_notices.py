@@ -1,4 +1,4 @@
-"""Notices of clouds, from local servers that answer as their metadata services do."""
+"""Termination notices of clouds, from local servers that answer like their metadata services."""
 
 import json
 import logging

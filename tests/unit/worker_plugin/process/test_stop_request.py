@@ -1,4 +1,4 @@
-"""What asks this process to stop."""
+"""Requests that this process stop."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Torch that is missing or too old is an ImportError that says what to install."""
+"""A missing or outdated torch raises an ImportError that says what to install."""
 
 import builtins
 import importlib
@@ -59,7 +59,7 @@ def test_the_extra_asks_for_the_same():
 
 
 def cannot_import(monkeypatch, missing):
-    """Let `import torch` fail as it does where `missing` is not installed."""
+    """Make `import torch` fail as if `missing` were not installed."""
     really = builtins.__import__
 
     def refuse(name, *arguments, **keywords):

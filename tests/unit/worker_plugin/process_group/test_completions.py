@@ -1,4 +1,4 @@
-"""Threads that complete futures: one for each job that runs, few when nothing does."""
+"""Threads that complete futures: one for each running job, few when idle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_job_has_a_thread_while_it_runs() -> None:
 
     for _ in range(40):
         completions.submit(job)
-    assert all(started.acquire(timeout=10) for _ in range(40))  # all at the same time
+    assert all(started.acquire(timeout=10) for _ in range(40))  # all concurrently
     go.set()
     until(lambda: running() - before <= IDLE_MAX)
     # Idle ones take the next jobs.

@@ -1,4 +1,4 @@
-"""Settings of one group, and which group has a state."""
+"""Settings of one group, and whether a group has a state."""
 
 from __future__ import annotations
 

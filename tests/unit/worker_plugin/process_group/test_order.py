@@ -1,4 +1,4 @@
-"""Which collectives of a group wait for which. The inner group's are in flight until a test says otherwise."""
+"""Ordering of a group's collectives. The inner group's are in flight until a test completes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Delegated(Work):
 
 
 class Inner:
-    """The inner group; knows what it has begun."""
+    """The inner group; records the collectives it has begun."""
 
     def __init__(self) -> None:
         self.begun: list[Delegated] = []

@@ -1,4 +1,4 @@
-"""What an all-reduce of a process group returns: errors are never lost, large tensors are never kept."""
+"""The Work of a process group's all-reduce: errors are never lost, large tensors are never kept."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_tensor_outlives_its_future(way: str, is_dropped_early: bool) -> None
         assert work.result()[0] is gone(), "one that is held holds its tensors"
         del work
     assert is_gone(gone)
-    kept = works._kept[-1]  # as C++ sees it
+    kept = works._kept[-1]  # as seen from C++
     assert kept.wait() is True
     with pytest.raises(RuntimeError, match="a tensor of this all-reduce is gone"):
         kept.result()
@@ -102,7 +102,7 @@ def test_only_the_last_works_are_kept() -> None:
 
 
 def test_a_small_tensor_that_nobody_holds_is_there_after_the_wait() -> None:
-    """DDP.join waits for its Work and then asks for the tensor; meanwhile only C++ holds the Work."""
+    """DDP.join waits for its Work and then asks for the tensor. Meanwhile only C++ holds the Work."""
     tensor, large = torch.ones(SMALL_BYTES // 4), torch.ones(SMALL_BYTES)
     work, (first, second) = work_of(tensor, large[:2])
     held = work.result()[1]

@@ -1,4 +1,4 @@
-"""Ranks that compare their weights: who is told of a difference, when, and what."""
+"""Ranks that compare their weights: who is notified of a difference, when, and how."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from worker_plugin.riders.drift import Watch
 
 
 class Ranks:
-    """Some ranks whose steps come in turn; a sum is done when all have asked for it."""
+    """Ranks that take their steps in turn; a sum is done when all have asked for it."""
 
     def __init__(self, count, every, *, with_optimizer=False):
         torch.manual_seed(0)
@@ -34,7 +34,7 @@ class Ranks:
         ]
 
     def all_reduce(self, table):
-        """Add up the tables once all ranks have given theirs; they do before anybody waits."""
+        """Add up the tables once all ranks have submitted theirs, which they do before any waits."""
         self.tables.append(table)
         if len(self.tables) == len(self.watches):
             total = sum(self.tables)
@@ -47,7 +47,7 @@ class Ranks:
         """Do what `Waitable` says."""
 
     def step(self):
-        """Return the error of each rank in a step, or None, and train."""
+        """Train a step; return each rank's error, or None."""
         errors = []
         for watch, model, optimizer in zip(self.watches, self.models, self.optimizers, strict=False):
             try:
@@ -68,7 +68,7 @@ def flip(tensor, bit=22):
 
 def test_ranks_that_are_alike_hear_nothing():
     ranks = Ranks(3, every=2, with_optimizer=True)
-    ranks.models[1][1].running_mean.add_(1)  # which DDP lets differ
+    ranks.models[1][1].running_mean.add_(1)  # which DDP allows to differ
     assert all(ranks.step() == [None] * 3 for _ in range(9))
 
 
@@ -127,7 +127,7 @@ def test_tensors_of_the_optimizer():
 
 
 def test_who_is_lost_is_not_compared():
-    """A sum over the workers that are left has no row of it."""
+    """A sum over the remaining workers has no row for the lost one."""
     ranks = Ranks(3, every=1)
     del ranks.watches[2]
     assert [ranks.step(), ranks.step()] == [[None] * 2] * 2
@@ -141,7 +141,7 @@ def test_steps_are_counted_again():
     flip(ranks.models[0][0].bias)
     assert [ranks.step() for _ in range(3)] == [[None, None]] * 3
     for watch in ranks.watches:
-        watch.forget()  # what was asked of another communicator
+        watch.forget()  # discards the request to another communicator
     assert [ranks.step() for _ in range(3)] == [[None, None]] * 3
     assert None not in ranks.step()
 

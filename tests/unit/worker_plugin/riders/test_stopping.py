@@ -1,4 +1,4 @@
-"""Ranks that stop together: who asks, and in which step all of them have the answer."""
+"""Ranks that stop together: who asks, and the step in which all of them have the answer."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from worker_plugin.riders.stopping import Stopping
 
 
 class Ranks:
-    """Some ranks that ask in turn; a sum is done when all have asked."""
+    """Ranks that ask in turn; a sum is done when all have asked."""
 
     def __init__(self, count, *, is_at_once=False):
         self.all = [Stopping(is_at_once=is_at_once) for _ in range(count)]
@@ -20,7 +20,7 @@ class Ranks:
         self.lock = threading.Lock()
 
     def step(self, monkeypatch):
-        """Return what all ranks get in a step; each of them asks on its own main thread."""
+        """Return the answers of all ranks in a step; each of them asks on its own main thread."""
         own = threading.local()
         monkeypatch.setattr(stopping, "is_asked", lambda _: own.asked)
         monkeypatch.setattr(threading, "main_thread", threading.current_thread)

@@ -1,4 +1,4 @@
-"""What tests of settings share."""
+"""Shared fixtures for the tests of settings."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from worker_plugin.settings import environment
 
 @pytest.fixture
 def nobody_warned(monkeypatch):
-    """No variable has been warned of yet."""
+    """Reset the set of variables that have been warned about."""
     monkeypatch.setattr(environment, "_warned", set())

@@ -1,4 +1,4 @@
-"""What users may hand over for a setting: the right type, or something that can be understood as it."""
+"""Values that users may pass for a setting: of the right type, or convertible to it."""
 
 import os
 from pathlib import Path

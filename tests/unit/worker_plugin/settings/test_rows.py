@@ -14,7 +14,7 @@ ROWS = rows(PluginConfig)
 
 
 def test_type_checkers_know_the_settings_of_the_table():
-    """Whatever a setting can be may be given for it, and None."""
+    """Every type of a setting is accepted for its argument, and so is None."""
     given, understood = typing.get_type_hints(AllSettings), typing.get_type_hints(PluginConfig)
     assert {*given} == {*understood} == {row.name for row in ROWS}
     assert given["reducers"] == typing.get_type_hints(ReductionState.__init__)["reducers"]
@@ -40,7 +40,7 @@ def test_each_row_is_an_argument_a_variable_and_a_line_of_the_help(row, caplog):
 
 
 def outcome(name, arguments, environ):
-    """Return the value of a setting as a text, or the error."""
+    """Return the value of a setting as text, or the error."""
     try:
         return str(getattr(build(arguments, environ), name))
     except ConfigError as error:

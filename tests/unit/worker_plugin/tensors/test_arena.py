@@ -1,4 +1,4 @@
-"""Host memory is used again; which of it is kept, property/test_reuse.py says."""
+"""Host memory is reused; property/test_reuse.py tests which of it is kept."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Two tensors have the same digest if they have the same bits, and otherwise not."""
+"""Two tensors have the same digest if and only if they have the same bits."""
 
 import itertools
 
@@ -65,7 +65,7 @@ def test_order_counts():
     rows = words.view(3, ROW)[[1, 0, 2]]
     moved = words.roll(1)
     assert len({of(one) for one in (words, swapped, rows, moved)}) == 4
-    # What a sum with weights 1, 2, 3 would not see.
+    # Differences that a sum with weights 1, 2, 3 would miss.
     assert of(torch.tensor([5, 5, 5])) != of(torch.tensor([6, 3, 6]))
 
 

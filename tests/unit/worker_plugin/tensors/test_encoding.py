@@ -1,4 +1,4 @@
-"""Tensors become contributions, chunk by chunk, and results tensors; what is left out is added to the next one."""
+"""Encoding of tensors to contributions, chunk by chunk, and of results to tensors; residuals carry over to the next."""
 
 import random
 
@@ -29,7 +29,7 @@ def spans(total, size):
 
 
 def pushed(encoding, chunks, contribution):
-    """Do what `Work.payload` does."""
+    """Do the same as `Work.payload`."""
     payloads = []
     for start, stop in chunks:
         begin, end = encoding.where(start, stop)
@@ -40,7 +40,7 @@ def pushed(encoding, chunks, contribution):
 
 
 def contribution_of(encoding, size=4 * KIB):
-    """Encode all, chunk by chunk; what is not written stays 0xaa."""
+    """Encode everything, chunk by chunk. Bytes that are not written stay 0xaa."""
     contribution = bytearray(b"\xaa" * encoding.contribution_bytes)
     encoding.open()
     pushed(encoding, spans(total_of(encoding), size), contribution)
@@ -152,7 +152,7 @@ def test_casts_may_be_asked_for_on_any_grid(dtype):
 
 
 def blocks_encoding(tensor, name, sizes, residuals=None):
-    """Make one of slices that follow each other."""
+    """Return an encoding of consecutive slices."""
     slices, offset = [], 0
     for number, size in enumerate(sizes):
         slices.append(ParameterSlice(offset, size, None if residuals is None else residuals[number]))
@@ -171,7 +171,7 @@ def some_residuals(sizes, seed=5, loss_scale=1.0):
 
 
 def expected_contribution(tensor, name, sizes, residuals=None):
-    """Encode each slice as a whole; return the bytes, and what was left out."""
+    """Encode each slice as a whole; return the bytes and the residuals."""
     wire = parse(name)
     codec = BLOCK_CODECS[wire.dtype]
     nbytes = wire.k * TOPK_ENTRY_BYTES if wire.dtype is DType.TOPK else SCALED_BYTES
@@ -183,7 +183,7 @@ def expected_contribution(tensor, name, sizes, residuals=None):
             else part + residuals[number].kept.numpy() * residuals[number].loss_scale,
             codec,
         )
-        for row in values:  # block by block: bytes do not depend on what is encoded together
+        for row in values:  # block by block, because bytes do not depend on what is encoded together
             out = np.empty(nbytes, np.uint8)
             codec.encode(row[None], out)
             contribution += out.tobytes()
@@ -237,7 +237,7 @@ def test_each_piece_begins_a_block_that_is_encoded_once_whoever_asks_on_which_gr
     encoding = blocks_encoding(tensor, name, sizes, residuals)
     contribution = bytearray(encoding.contribution_bytes)
     encoding.open()
-    for kib in grids:  # epochs that end before all is pushed
+    for kib in grids:  # epochs that end before everything is pushed
         chunks = spans(encoding.numel * 2, kib * KIB)
         pushed(encoding, shuffle.sample(chunks, shuffle.randint(0, len(chunks))), contribution)
     pushed(encoding, spans(encoding.numel * 2, 2 * KIB), contribution)
@@ -260,7 +260,7 @@ def test_decoding_knows_no_default_dtype(name):
     assert not tensor.any()
 
 
-# ---- what is left out ----
+# ---- residuals ----
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -282,7 +282,7 @@ def test_what_is_left_out_is_sent_later(name):
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_encoded_once_more_is_the_same(name):
-    """By another communicator: what the first one left out is not added to what it left out."""
+    """Another communicator encodes it again; its residuals replace those of the first instead of adding to them."""
     tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
     first = contribution_of(blocks_encoding(tensor, name, SIZES, residuals))
     left_out = [one.pending.clone() for one in residuals]
@@ -293,7 +293,7 @@ def test_what_is_encoded_once_more_is_the_same(name):
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("loss_scale", [2.0**-4, 2.0**16])
 def test_a_residual_follows_the_loss_scale(name, loss_scale):
-    """What is left out of gradients of twice the size is the same, as long as the formats know no size."""
+    """Gradients of twice the size leave the same residuals, if the formats have no absolute scale."""
     tensor, residuals, scaled = (
         values_of(1300),
         some_residuals((1300,)),
@@ -328,7 +328,7 @@ def test_a_result_shows_more_infinities_than_top_k_takes_and_what_overflows(name
 
 
 def result_of(tensors, name, residuals=None):
-    """Return what the tensors, one of each rank, become; the residuals are the first rank's."""
+    """Return the result of the tensors, one per rank; the residuals are the first rank's."""
     size = tensors[0].numel()
     encodings = [
         blocks_encoding(tensor, name, (size,), None if rank else residuals)

@@ -1,4 +1,4 @@
-"""Residuals by parameter: numbered as DDP shows them, found again in other buckets and after a restart."""
+"""Residuals by parameter: numbered in the order DDP shows them, found again in other buckets and after a restart."""
 
 import gc
 import io
@@ -20,7 +20,7 @@ def parameters(*sizes):
     return [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
 
 
-#: Whose parameters all are, but where a test has more.
+#: The module of all parameters, unless a test has more.
 MODULE = torch.nn.Module()
 
 
@@ -36,7 +36,7 @@ def fill(feedback, some, first=1.0, index=0, module=MODULE):
 
 
 def residuals(feedback, some, module=MODULE):
-    """Return what is kept; like a step that leaves the same out again."""
+    """Return the kept residuals; acts like a step that leaves out the same again."""
     kept = []
     for slice_ in slices_of(feedback, some, module=module):
         slice_.residual.pending[:] = slice_.residual.kept
@@ -80,7 +80,7 @@ def test_parameters_are_not_kept_alive():
 
 
 def test_a_new_parameter_never_gets_the_residual_of_another():
-    """In this process or in one that loads the state, and gives it to the first parameters that it sees."""
+    """This holds in one process, and in another that loads the state and assigns it to the first parameters it sees."""
     feedback, some = ErrorFeedback(), parameters(2, 3)
     fill(feedback, some)
     del some[0]
@@ -130,7 +130,7 @@ def test_a_state_stays_as_it_was_saved_and_loaded():
         ([[torch.ones(2)]], (2, 3), [[1.0, 1.0], [0.0] * 3]),
         # The last one counts.
         ([[torch.ones(2), torch.ones(2)], [torch.full((2,), 3.0)]], (2, 2), [[3.0, 3.0], [0.0, 0.0]]),
-        # Another dtype or shape is taken.
+        # Another dtype or shape is accepted.
         ([[torch.ones(2, 2, dtype=torch.float64, requires_grad=True)]], ((4,),), [[1.0] * 4]),
     ],
 )
@@ -187,7 +187,7 @@ def watched(feedback, tensor, index):
 
 
 def test_discarded_steps_leave_no_trace():
-    """But for the numbers of the parameters that they were the first to show."""
+    """They only leave the numbers of the parameters that they showed first."""
     feedback, (a, b) = ErrorFeedback(), parameters(1, 2)
     feedback.discard([])
     feedback.discard([torch.nn.Module()])
@@ -265,7 +265,7 @@ def test_modules_have_steps_of_their_own():
     assert residuals(feedback, [b], other) == [[0.0]]
     with pytest.raises(ConfigError, match=r"2 modules .* state.discard_step\(ddp_model\)"):
         feedback.discard([])
-    feedback.discard([torch.nn.Module()])  # has not had a step
+    feedback.discard([torch.nn.Module()])  # has not had a step yet
     assert saved(feedback) == [[1.0], [0.0]]
 
 
@@ -287,7 +287,7 @@ def test_a_parameter_that_another_module_shows_is_settled():
     fill(feedback, [shared], 7.0, module=modules[1])
     feedback.discard(modules[1:])
     assert saved(feedback) == [[1.0], [2.0]]
-    feedback.discard([])  # that of the first is over
+    feedback.discard([])  # the first one's step is over
     assert residuals(feedback, [a, shared], modules[0]) == [[1.0], [2.0]]
 
 
@@ -314,7 +314,7 @@ def test_a_step_has_the_loss_scale_with_which_it_began():
 
 
 def test_a_loss_scale_comes_before_the_first_step():
-    """What was left out would be multiplied with it, although it may have it already."""
+    """Residuals would be multiplied by the scale, although they may already include it."""
     unscaled, some = ErrorFeedback(), parameters(1)
     fill(unscaled, some)
     for state in (unscaled.state_dict(), {"residuals": [torch.ones(1)]}):

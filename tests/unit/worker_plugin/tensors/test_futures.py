@@ -1,4 +1,4 @@
-"""Futures for C++ waiters: they get the value or the error whatever another thread does meanwhile."""
+"""Futures for C++ waiters: they get the value or the error, whatever another thread does meanwhile."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ ERROR = WorkerLost("rank 1 is gone")
 
 
 class Busy:
-    """A future that another thread completes as soon as it has a callback, and whose callback is slow to be called."""
+    """A future that another thread completes as soon as it has a callback, which is then called late."""
 
     def __init__(self, complete):
         self._future = make_future(TENSOR)
@@ -27,7 +27,7 @@ class Busy:
         self._finish()
 
     def then(self, callback):
-        if self._thread is not None:  # it is complete
+        if self._thread is not None:  # already complete
             return self._future.then(callback)
         child = self._future.then(self._slow(callback))
         self._finish()

@@ -1,4 +1,4 @@
-"""Tensors on their way from a GPU, which is a fake one here: what is pushed when, and what becomes of the memory."""
+"""Tensors on their way from a fake GPU: the time of each push, and the fate of the memory."""
 
 import contextlib
 import gc
@@ -31,7 +31,7 @@ from worker_plugin.timeline.totals import Totals
 
 KIB = 1024
 SIZES = (0, 1, 700, 256, 513)
-#: On the CPU, and on a GPU.
+#: Encodings on the CPU and on a GPU.
 ENCODINGS = {
     "plain": (Encoding, Encoding),
     "bf16": (lambda tensor: CastEncoding(tensor, DType.BFLOAT16),) * 2,
@@ -46,7 +46,7 @@ ENCODINGS = {
 
 
 def blocks(tensor, wire, kind=BlockEncoding):
-    """In slices of which one is empty, one small, and none a whole number of blocks; the last takes what is left."""
+    """Encode in slices, one empty, one small, none a whole number of blocks; the last takes the rest."""
     sizes = [*SIZES, max(0, tensor.numel() - sum(SIZES))] if tensor.numel() > sum(SIZES) else [tensor.numel()]
     offsets = np.cumsum([0, *sizes[:-1]]).tolist()
     slices = [
@@ -79,7 +79,7 @@ def values_of(numel):
 
 @pytest.fixture
 def staging(monkeypatch):
-    """Whose fake GPU is there at once, and in whose list is what could be pushed."""
+    """Staging with a fake GPU that is there immediately; its list has the works that could be pushed."""
     device = FakeGpu(torch.device("cpu"))
     monkeypatch.setattr(streams, "Gpu", lambda _: device)
     monkeypatch.setattr(downloads, "BATCH_BYTES", 4 * KIB)
@@ -122,7 +122,7 @@ def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, sha
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_span_needs_no_element_behind_those_it_names(name):
-    """Otherwise a chunk could be pushed before its elements are there."""
+    """Otherwise a chunk could be pushed before its elements have arrived."""
     tensor, make = values_of(9999), ENCODINGS[name][0]
     whole = make(tensor)
     whole.open()
@@ -316,7 +316,7 @@ def test_ending_waits_for_both_threads_but_not_from_them(staging):
 
 
 class Cudart:
-    """Stands for torch's bindings of libcudart."""
+    """Stands in for torch's bindings of libcudart."""
 
     cudaError = SimpleNamespace(success=0)
 
@@ -343,7 +343,7 @@ def cudart(monkeypatch):
     monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     yield one
-    unlocked()  # what a test still held at its end must not meet the real cudart
+    unlocked()  # memory that a test still held at its end must not reach the real cudart
 
 
 def lock(nbytes, *kept):
@@ -351,7 +351,7 @@ def lock(nbytes, *kept):
 
 
 def unlocked():
-    """Wait until whoever unlocks memory is through."""
+    """Wait until the thread that unlocks memory is done."""
     done = threading.Event()
     streams._to_unlock.put(done.set)
     assert done.wait(10)
@@ -376,7 +376,7 @@ def test_page_locked_memory(cudart):
 
 
 def test_letting_go_of_memory_waits_for_nothing(cudart):
-    """The GPU may be busy for long, and who lets go may have streams to serve."""
+    """The GPU may be busy for long, and the thread that lets go may have streams to serve."""
     goes_on = threading.Event()
     buffer = lock(4096, SimpleNamespace(synchronize=goes_on.wait))
     del buffer
@@ -387,7 +387,7 @@ def test_letting_go_of_memory_waits_for_nothing(cudart):
 
 
 def test_memory_is_collected_whoever_holds_which_lock(cudart):
-    """Garbage is collected in any line of any thread, while a thread is being started for example."""
+    """Garbage collection runs at any line of any thread, for example while a thread is being started."""
     buffer = lock(4096)
     cycle = [buffer]
     cycle.append(cycle)
@@ -414,7 +414,7 @@ def test_a_forked_child_neither_unlocks_nor_unmaps_what_is_not_its_own(cudart):
     nbytes = 64 << 20
     buffer = lock(nbytes, SimpleNamespace(synchronize=lambda: None))
     child = os.fork()
-    if not child:  # with other memory of that size, which would be at the same address if that was free
+    if not child:  # with other memory of that size, which would reuse the address if it was free
         status = 1
         with contextlib.suppress(BaseException):
             own = mmap.mmap(-1, nbytes)

@@ -1,4 +1,4 @@
-"""The block codecs by operations of torch, on the CPU here: the bits of `reduction.codecs`, whatever the values are."""
+"""The block codecs as torch operations, here on the CPU: the bits of `reduction.codecs` for all values."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 @pytest.fixture(autouse=True)
 def another_default_dtype() -> Iterator[None]:
-    """The user's default is not that of these tensors."""
+    """Use a default dtype other than that of these tensors."""
     torch.set_default_dtype(torch.bfloat16)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 CPU = torch.device("cpu")
-#: Half of the elements is the most that top-k takes. From 17 on the CPU's codec takes another way.
+#: Top-k takes at most half of the elements. From 17 on the CPU's codec uses another method.
 WIRES = ("int8", "fp8", "topk:0.002", "topk", "topk:0.05", "topk:0.5")
 COUNT = 1 << 19
 
 
 def patterns(random: np.random.Generator) -> NDArray[np.float32]:
-    """Any bits: all exponents, NaNs with any payload, infinities, subnormals."""
+    """Return any bits: all exponents, NaNs with any payload, infinities, subnormals."""
     return random.integers(0, 1 << 32, COUNT, dtype=np.uint32).view(np.float32)
 
 
@@ -105,7 +105,7 @@ def test_a_codec_is_made_once() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["int8", "fp8", "topk:0.1"])
 def test_residuals_have_the_bits_of_the_cpus(name: str, dtype: torch.dtype, batch: int) -> None:
-    """Over three steps, fetched in batches that end anywhere; two slices are empty, and one has no residual."""
+    """Three steps are fetched in batches that end anywhere. Two slices are empty, and one has no residual."""
     wire, sizes = parse(name), (0, 1, 700, 256, 0, 513, 9000)
     assert wire is not None
     generator = torch.Generator().manual_seed(3)

@@ -1,4 +1,4 @@
-"""Private memory: who owns it, and that failures leave nothing half done."""
+"""Private memory: its owner, and failures that leave nothing half done."""
 
 import threading
 
@@ -30,7 +30,7 @@ def staging():
 
 
 def drain(staging):
-    """Wait until the thread has done all that was asked for."""
+    """Wait until the thread has done everything it was asked to do."""
     done = threading.Event()
     staging._queue.put(done.set)
     assert done.wait(10)
@@ -50,7 +50,7 @@ def test_a_chunk_is_copied_when_it_is_pushed(staging):
 
 
 def test_a_tensor_whose_bytes_cannot_be_had_leaves_nothing_to_push(staging):
-    """Otherwise undefined memory would be pushed, and summed."""
+    """Otherwise undefined memory would be pushed and summed."""
     work = work_of(torch.empty(8, device="meta"))
     with pytest.raises(TypeError):
         staging.begin(work)

@@ -1,4 +1,4 @@
-"""What cannot be reduced is refused with a ConfigError, before anything is issued."""
+"""Tensors that cannot be reduced are rejected with a ConfigError, before anything is issued."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_each_element_once_or_refused(axes, offset):
     try:
         once = each_once(places)
     except ConfigError:
-        # Where strides are multiples of each other they say exactly whether elements share a place.
+        # If strides are multiples of each other, they show exactly whether elements share memory.
         assert any(a % b and b % a for a in stride for b in stride if a and b) or shares(places)
         return
     assert not shares(once)
@@ -68,7 +68,7 @@ def test_each_element_once_or_refused(axes, offset):
 
 
 def shares(places):
-    """Return whether elements that no stride of 0 repeats lie in one place."""
+    """Return whether elements share memory, apart from those repeated by a stride of 0."""
     once = places[tuple(slice(None if stride else 1) for stride in places.stride())]
     return len(once.unique()) < once.numel()
 

@@ -1,4 +1,4 @@
-"""The setting `wire_dtype`: which names there are, and which collectives they change."""
+"""The setting `wire_dtype`: its values, and the collectives that they affect."""
 
 import pytest
 from reduction.errors import ConfigError

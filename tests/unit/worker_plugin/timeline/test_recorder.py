@@ -1,4 +1,4 @@
-"""The recorder's bounds, and what a new epoch does not change."""
+"""The recorder's bounds, and the data that a new epoch leaves unchanged."""
 
 from reduction.model import Collective, DType, ReduceOp
 
@@ -36,7 +36,7 @@ def test_a_new_epoch_changes_no_time_of_what_was_there():
     progress.on_push(1, 8)
     progress.on_result(0)
     before = made.record().spans[0].lanes["a:1"]
-    progress.on_push(0, 8)  # the other half's reducer is gone, this one takes over
+    progress.on_push(0, 8)  # the other half's reducer is gone, and this one takes over
     assert made.record().spans[0].lanes["a:1"] == before
     progress.on_result(1)
     progress.whole = progress.issued

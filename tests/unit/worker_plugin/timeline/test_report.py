@@ -1,4 +1,4 @@
-"""The line of rank 0, and the one thing that it says to look at."""
+"""The line of rank 0, and the one thing that it recommends checking."""
 
 import pytest
 from reduction.timeline.parts import Parts

@@ -1,4 +1,4 @@
-"""Where the results of a stream belong. A wrong answer writes into a result that is whole, or another collective's."""
+"""Destinations of a stream's results. A wrong answer must not write into a complete or another collective's result."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from worker_plugin.transports.destinations import Destinations
 
 
 def expecting(*pushes):
-    """Return destinations of pushes (epoch, seq, chunk, bytes), and their memories."""
+    """Return destinations of pushes (epoch, seq, chunk, bytes), and their memory."""
     destinations = Destinations()
     memories = [memoryview(bytearray(nbytes)) for *_, nbytes in pushes]
     for (epoch, seq, chunk, _), memory in zip(pushes, memories, strict=True):

@@ -1,4 +1,4 @@
-"""What a worker makes of the news of a lobby, and how often it says something itself."""
+"""A worker's handling of lobby news, and how often it sends its own entry."""
 
 import asyncio
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ def test_a_worker_never_says_more_than_a_reducer_takes(monkeypatch):
 
 
 def test_what_nobody_could_hear_costs_nothing():
-    """Or a worker that dials reducers which are away, five times a second, could say nothing once they are back."""
+    """Otherwise a worker that dials absent reducers five times a second could send nothing once they are back."""
 
     class Refused:
         async def wait_for_connection(self):

@@ -1,4 +1,4 @@
-"""Who may join or ask for the status, and what a rank shows; no secret is in an error or a repr."""
+"""Access to joining and to the status, and a rank's credentials; no secret is in an error or a repr."""
 
 import pickle
 

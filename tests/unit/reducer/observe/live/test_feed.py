@@ -82,7 +82,7 @@ def test_only_the_latest_are_kept(monkeypatch):
 
 
 def test_thousands_of_processes_are_taken_at_once():
-    # Each event is compared with those that say the same, not with all.
+    # Each event is compared only with identical ones, not with all.
     events = [(n, 10.0, "JOINED", "job", f"rank {n} of 64 joined") for n in range(1, EVENTS_MAX + 1)]
     crowd = [process(address=f"host-{number}:1", life=number + 1, events=events) for number in range(2000)]
     feed = Feed()

@@ -1,4 +1,4 @@
-"""What the timeline of the page is made of."""
+"""The data behind the page's timeline."""
 
 from support.scenes.looks import job, process
 

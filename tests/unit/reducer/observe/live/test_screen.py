@@ -1,4 +1,4 @@
-"""What `reducer top` draws: its width, its height, and what peers may write into it."""
+"""The display of `reducer top`: its width, its height, and text from peers."""
 
 import io
 import re
@@ -24,7 +24,7 @@ def drawn(view, width=80, height=None, *, is_terminal=False):
 
 
 def busy_view(jobs=2):
-    """Large numbers in all columns, of two looks; one reducer is silent."""
+    """Return a view of two looks with large numbers in all columns; one reducer is silent."""
     watcher = Watcher()
     for minimum, received, up in ((0, 0, 90_000.0), (123, 123_456 * MIB, 90_001.0)):
         parts = [
@@ -55,7 +55,7 @@ def test_it_fits_80_columns():
     row = next(line for line in lines if line.startswith("100.100.100.100:"))
     assert row.split() == "100.100.100.100:50051 serving 385 % 5.0 MiB 6 259 GB 259 GB".split()
     assert any(re.match(r"100.100.100.102:50051 no answer$", line.rstrip()) for line in lines), text
-    # A long name is folded, and nothing else is cut.
+    # A long name is wrapped, and nothing else is cut.
     upper = text[: text.index("events")]
     assert "…" not in upper
     assert "2: 97%" in upper
@@ -110,7 +110,7 @@ def test_colours_are_only_for_terminals():
     text = drawn(busy_view(), is_terminal=True)
     codes = set(re.findall(r"\x1b\[([\d;]*)m", text))
     assert {"32", "1;31"} <= codes, "green what serves, red what does not answer"
-    # Yellow, blue, white and black cannot be read on some backgrounds.
+    # Yellow, blue, white and black are unreadable on some backgrounds.
     colours = {number for code in codes for number in code.split(";") if len(number) == 2}
     assert colours <= {"31", "32", "35"}, codes
 

@@ -1,4 +1,4 @@
-"""Rows of jobs and hosts, compared with the look before."""
+"""Rows of jobs and hosts, compared with the previous look."""
 
 import pytest
 from reduction.model import Planes, WaitTimes
@@ -10,7 +10,7 @@ A, SIBLING, B = "10.0.0.1:50051", "10.0.0.1:41001", "10.0.0.2:50051"
 
 
 def looks(*pairs):
-    """Return the view after the last of some looks, a second apart."""
+    """Return the view after the last of some looks, one second apart."""
     watcher = Watcher()
     for number, processes in enumerate(pairs):
         view = watcher.take(processes, 1000.0 + number)
@@ -48,7 +48,7 @@ def test_sums_per_second_are_those_of_the_job_and_bytes_those_of_all_reducers():
     def look(minimum, received, up):
         return [
             process(job(minimum=minimum, received=received), uptime_seconds=up),
-            # This one has heard of fewer acknowledgements.
+            # This process has seen fewer acknowledgements.
             process(job(minimum=minimum // 2, received=received), address=B, life=2, uptime_seconds=up),
         ]
 
@@ -69,7 +69,7 @@ def test_waits_are_those_of_the_slowest_process():
     [
         ([(0, 20, 1.0), (2, 80, 8.0)], (2, "host-2", 0.8, True)),
         ([(0, 45, 1.0), (2, 55, 1.0)], (2, "host-2", 0.55, False)),
-        ([(2, 15, 9.0)], None),  # these are too few chunks
+        ([(2, 15, 9.0)], None),  # too few chunks
     ],
 )
 def test_the_rank_that_is_waited_for(last, expected):

@@ -1,4 +1,4 @@
-"""The answers of the page's paths, without a browser."""
+"""Responses for the page's paths, without a browser."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def test_nothing_foreign_is_loaded_and_nothing_inline_runs(path):
 
 @pytest.fixture
 def engine(loop):
-    """An engine whose loop runs on a thread of its own."""
+    """An engine whose loop runs on its own thread."""
     return Engine(memory_limit_bytes=1 << 30), loop
 
 
@@ -118,7 +118,7 @@ def test_a_look_that_fails_is_logged_once_and_tried_again(monkeypatch, caplog):
         if errors:
             raise errors.pop(0)
         looked.set()
-        threading.Event().wait()  # this thread has done its part
+        threading.Event().wait()  # this thread is done
 
     monkeypatch.setattr(module, "SAMPLE_S", 0.001)
     Sampler().start(look)

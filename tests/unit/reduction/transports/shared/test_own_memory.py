@@ -1,4 +1,4 @@
-"""Memory that others may read: what is cut from where, what is sealed, and what happens where it is not allowed."""
+"""Memory that others may read: its allocation, its seals, and the behaviour where it is not allowed."""
 
 import gc
 import mmap

@@ -1,4 +1,4 @@
-"""Two connections of one host that read each other's memory: what is shown, hidden, refused, and left over."""
+"""Two connections of one host that read each other's memory: shared, hidden, refused and remaining memory."""
 
 import array
 import asyncio
@@ -26,7 +26,7 @@ SIZE, FUTURE_WRITE = 0x2 | 0x4, 0x10
 
 
 class Side(Recorder):
-    """One end: it keeps what came, and knows the memory of the other."""
+    """One end: it records what arrives, and knows the other end's memory."""
 
     def __init__(self, sock):
         super().__init__()
@@ -168,12 +168,12 @@ async def test_too_many_descriptors_end_the_connection():
 
 
 def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_WRITE):
-    """Return the descriptor of a region of `nbytes`, of which `allocated` have memory."""
+    """Return the descriptor of a region of `nbytes`, with memory for `allocated` of them."""
     descriptor = os.memfd_create("made", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, nbytes)
     if allocated:
         os.posix_fallocate(descriptor, 0, allocated)
-    if behind:  # FALLOC_FL_KEEP_SIZE: memory behind the end counts in st_blocks as well
+    if behind:  # FALLOC_FL_KEEP_SIZE: st_blocks also counts memory behind the end
         fallocate = ctypes.CDLL(None).fallocate
         fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
         assert fallocate(descriptor, 1, nbytes, behind) == 0
@@ -277,7 +277,7 @@ async def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies()
 @on_loop
 async def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
     class Refusing(socket.socket):
-        """Refuses descriptors as unix(7) does when too many are on their way."""
+        """Refuses descriptors as unix(7) does when too many are in flight."""
 
         def sendmsg(self, buffers, ancillary=(), flags=0):
             if ancillary:

@@ -1,4 +1,4 @@
-"""The TCP plane's connection: messages out of a stream of bytes. tests/property/test_streams.py has pieces and ends."""
+"""The TCP plane's receiver: messages from a byte stream. tests/property/test_streams.py has fragments and ends."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ U64 = (1 << 64) - 1
 
 
 def low_water(connection):
-    """Return how many bytes the kernel waits for before it wakes the connection."""
+    """Return how many bytes the kernel waits for before it wakes up the connection."""
     with socket.socket(fileno=socket.dup(connection.fileno())) as sock:
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 
@@ -63,7 +63,7 @@ async def test_headers_come_as_they_were_sent():
 
 
 def test_the_bytes_of_a_header_are_fixed():
-    # Both sides may be of different builds: a change here needs another PREAMBLE.
+    # The two sides may be different builds, so a change here needs another PREAMBLE.
     what = Collective(ReduceOp.SUM, DType.BFLOAT16, 0x0A0B, 0x1122334455667788)
     header = tcp.push_header(Push(5, 6, 7, what, 8, memoryview(bytes(258))))
     assert header.hex() == (
@@ -98,7 +98,7 @@ def test_the_bytes_of_a_header_are_fixed():
     assert tcp.PREAMBLE == b"RDSTCP2\n"
 
 
-# ---- pieces ----
+# ---- fragments ----
 
 STREAM = result(0, pattern(9)) + push(1) + control(pattern(3, 5)) + result(2, pattern(2))
 TAKEN = [(0, pattern(9)), (1, b""), (0, pattern(3, 5)), (2, pattern(2))]
@@ -118,7 +118,7 @@ async def test_two_pieces_that_meet_at_any_byte_or_single_bytes(first):
 
 @on_loop
 async def test_a_message_is_handed_over_before_the_next_one_is_placed():
-    # What a result sets free may be what the next one needs.
+    # Memory that one result frees may be what the next one needs.
     order = []
     with connected() as (_, handler, peer):
         handler.on_place = lambda header: order.append(("place", header.seq))
@@ -129,7 +129,7 @@ async def test_a_message_is_handed_over_before_the_next_one_is_placed():
 
 
 def test_connections_take_turns():
-    # Both have a hundred messages waiting; the second one must not wait for all of the first one's.
+    # Both have a hundred messages waiting. The second one must not wait for all of the first one's.
     log = []
 
     async def test():
@@ -244,7 +244,7 @@ async def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
 @pytest.mark.parametrize("byte", range(tcp.HEADER_BYTES))
 @on_loop
 async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
-    """Its length would be taken for the next header's place, its seq and chunk for another's memory."""
+    """A wrong length would misplace the next header; a wrong seq or chunk would select another payload's memory."""
     with connected() as (_, handler, peer):
         damaged = bytearray(result(1, b"next"))
         damaged[byte] ^= 1 << byte % 8
@@ -259,7 +259,7 @@ async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
 @pytest.mark.parametrize("part", [0, 30, tcp.HEADER_BYTES + 3])
 @on_loop
 async def test_a_reset_that_comes_together_with_data(part):
-    """The loop reports both at once and no more after that: all whole messages come, and then the end."""
+    """The loop reports both together and nothing after that. All complete messages arrive first, and then the end."""
     whole = 3 * tcp.MESSAGES_PER_WAKE
     with connected(tcp_pair) as (connection, handler, peer):
         peer.send(
@@ -295,7 +295,7 @@ async def test_a_header_that_has_no_place_ends_the_connection(refused, kind):
         assert "no place" in str(error) or "no memory" in str(error)
         assert [header.seq for header, _ in handler.messages] == [0]
         assert connection.is_closed
-        with contextlib.suppress(ConnectionResetError):  # what was not read makes it one
+        with contextlib.suppress(ConnectionResetError):  # unread data turns it into one
             assert await receive(peer, 1) == b""
 
 
@@ -313,7 +313,7 @@ async def test_a_message_that_is_refused_ends_the_connection(payload):
 
 @pytest.mark.parametrize("within", ["place", "payload"])
 def test_a_bug_in_the_owner_ends_the_connection_and_is_seen_once(within):
-    # It would be met again and again, as long as there is something to read.
+    # It would be reported repeatedly, as long as there is something to read.
     bug = RuntimeError("a bug")
 
     async def test():
@@ -344,7 +344,7 @@ async def test_closing_within_a_payload_lets_its_memory_go():
         peer.send(result(0, b"payload")[:-1])
         await settle(connection)
         connection.close()
-        given.append(0)  # BufferError while anybody looks at it
+        given.append(0)  # BufferError while a view of it exists
 
 
 @on_loop
@@ -376,13 +376,13 @@ def test_what_a_data_connection_needs_of_its_socket(knows_idle, monkeypatch):
         tcp.prepare(sock)
         assert not sock.getblocking()
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        # Firewalls forget connections that were silent for as little as ten minutes.
+        # Firewalls forget connections after as little as ten minutes of silence.
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert tcp.KEEPALIVE_S < 600
         assert sock.getsockopt(*idle) == wanted_s
 
 
-# ---- memory for frames without a place ----
+# ---- memory for frames without a destination ----
 
 
 @pytest.mark.parametrize("length", [0, 1, limits.REDUCER_CONTROL_BYTES_MAX])

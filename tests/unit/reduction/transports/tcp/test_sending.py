@@ -1,4 +1,4 @@
-"""The TCP plane's connection: everything goes out in order and once, however slowly the peer reads."""
+"""The TCP plane's sender: everything is sent in order and once, however slowly the peer reads."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def fill(connection, size=64 * 1024):
-    """Send messages until the kernel takes no more; return all that was sent."""
+    """Send messages until the kernel accepts no more; return all that was sent."""
     sent = bytearray()
     while not connection.queued_bytes:
         payload = pattern(size, len(sent))
@@ -50,7 +50,7 @@ def send(connection, seq, payload=b""):
 async def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, size):
     with connected(make) as (connection, _, peer):
         sent = fill(connection, size)
-        for seq in range(1100):  # twice as many buffers as one call of sendmsg can take
+        for seq in range(1100):  # twice as many buffers as one sendmsg call accepts
             send(connection, seq, pattern(30, seq))
             sent += result(seq, pattern(30, seq))
         queued = connection.queued_bytes
@@ -65,7 +65,7 @@ async def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, s
 
 
 def test_nobody_waits_for_a_socket_that_has_all():
-    # asyncio's own loop tells whether it watched a descriptor; one that is always writable would make it spin.
+    # asyncio's own loop tells whether it watched a descriptor. One that is always writable would make it spin.
     async def test():
         with connected() as (connection, _, peer):
             sent = fill(connection)
@@ -96,14 +96,14 @@ async def test_a_payload_is_sent_from_where_it_is():
         sent = fill(connection)
         payload = bytearray(b"before")
         send(connection, 1, memoryview(payload))
-        payload[:] = b"after."  # nobody may do this; it shows that there was no copy
+        payload[:] = b"after."  # forbidden in production; here it shows that there was no copy
         await receive(peer, len(sent) + tcp.HEADER_BYTES)
         assert await receive(peer, 6) == b"after."
 
 
 @on_loop
 async def test_both_directions_at_once():
-    # Each side sends more than the buffers take: if one only sent, or only received, both would wait for ever.
+    # Each side sends more than the buffers hold. If one only sent, or only received, both would wait forever.
     with connected(tcp_pair) as (connection, handler, peer):
         sent = fill(connection, MIB)
         message = result(5, pattern(2 * MIB))
@@ -137,7 +137,7 @@ async def test_finish_ends_our_direction_after_what_was_sent(make, full):
         connection.finish()
         send(connection, 2, b"too late")
         assert await receive(peer, len(sent) + 1) == sent
-        # The other direction stays.
+        # The other direction stays open.
         await send_all(peer, result(3, b"answer"))
         assert await handler.count(1) == [(3, b"answer")]
         assert handler.ends == []
@@ -177,9 +177,9 @@ async def test_close_drops_what_waits_and_tells_once():
 @pytest.mark.parametrize("messages", [1, 3])
 @on_loop
 async def test_a_send_that_fails_ends_the_connection_but_not_from_within(messages):
-    # The sender may be at work on a list of connections, or on what this end changes.
+    # The sender may be iterating over a list of connections, or over state that this end changes.
     with connected(tcp_pair) as (connection, handler, peer):
-        asyncio.get_running_loop().remove_reader(connection.fileno())  # so that only sending can find out
+        asyncio.get_running_loop().remove_reader(connection.fileno())  # so that only sending can discover it
         peer.close()
         while not handler.ends:
             for seq in range(messages):
@@ -208,11 +208,11 @@ async def test_a_peer_that_goes(full, finish):
         assert connection.queued_bytes == 0
 
 
-# ---- what was lost ----
+# ---- losses ----
 
 
 class TcpInfo:
-    """A socket whose kernel says how much was sent again, and how much of that for nothing."""
+    """A socket whose kernel reports how much was retransmitted, and how much of that was spurious."""
 
     family = socket.AF_INET
 
@@ -258,7 +258,7 @@ async def test_a_paced_connection_sends_no_faster_and_knows_what_it_has_sent():
         assert connection.sent.segments >= 1
         assert connection.sent.lost == 0
         connection.close()
-        connection.pace(30_000_000)  # nothing to pace any more
+        connection.pace(30_000_000)  # nothing left to pace
 
 
 @pytest.mark.parametrize("nbytes", [BURST_BYTES_LEAST, BURST_BYTES_LEAST + 1, 64 * BURST_BYTES_LEAST])
@@ -275,7 +275,7 @@ async def test_a_paced_connection_sends_a_long_message_as_packets_that_its_pace_
         while len(received) < nbytes + 2 * tcp.HEADER_BYTES:
             received += await loop.sock_recv(peer, 1 << 20)
         assert received == bytes(tcp.HEADER_BYTES) + payload + bytes(tcp.HEADER_BYTES)
-        # As loopback takes packets of 64 KiB, each is one segment.
+        # Loopback accepts packets of 64 KiB, so each is one segment.
         assert connection.sent.segments >= nbytes // burst_bytes(8_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Messages over TLS: whole, in order and once, whatever pieces the records come in; what is not the peer's ends it."""
+"""Messages over TLS: complete, in order and once, however records are split. Data from anyone else ends it."""
 
 import asyncio
 import socket
@@ -18,12 +18,12 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A certificate that is good for both sides."""
+    """A certificate that is valid for both sides."""
     return Authority(tmp_path_factory.mktemp("certificates")).files("127.0.0.1")
 
 
 async def shake_hands(server: TlsFiles, client: TlsFiles, sockets, name="127.0.0.1"):
-    """Return both ends; raise what either of them raises."""
+    """Return both ends; raise any error of either end."""
     loop = asyncio.get_running_loop()
     for sock in sockets:
         sock.setblocking(False)
@@ -41,7 +41,7 @@ async def tls_pair(files, receive_bytes=None):
 
 @contextmanager
 def serving(channel):
-    """Give out a started Connection and its Recorder."""
+    """Yield a started Connection and its Recorder."""
     handler = Recorder()
     connection = Connection(channel, asyncio.get_running_loop(), handler)
     connection.start()
@@ -63,7 +63,7 @@ def send(connection, seq, payload):
     connection.send(result(seq, payload)[: tcp.HEADER_BYTES], payload)
 
 
-# ---- whole, in order and once ----
+# ---- complete, in order and once ----
 
 
 @on_loop
@@ -93,14 +93,14 @@ async def test_messages_of_all_sizes_in_both_directions(files, paces):
     sizes = (0, 1, 1000, 16 * KIB, 16 * KIB + 1, 128 * KIB, 4 * MIB, 3)
     payloads = [pattern(size, size) for size in sizes]
     server, client = await tls_pair(files, 64 * KIB)
-    for end in (server, client):  # the kernel takes parts of what one call encrypts
+    for end in (server, client):  # the kernel accepts parts of what one call encrypts
         end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIB)
     with serving(server) as (one, ones), serving(client) as (two, twos):
         for seq, payload in enumerate(payloads):
             send(one, seq, payload)
             send(two, seq, payload)
-        assert two.queued_bytes > 2 * MIB  # the kernel does not take all at once
-        for megabytes_per_s in paces:  # while it waits with what it has encrypted
+        assert two.queued_bytes > 2 * MIB  # the kernel does not accept everything in one call
+        for megabytes_per_s in paces:  # while encrypted data is waiting
             await asyncio.sleep(0)
             for end in (one, two):
                 end.pace(megabytes_per_s * 10**6)
@@ -126,7 +126,7 @@ async def test_what_came_with_the_greeting_is_received(files):
 )
 @on_loop
 async def test_the_end_of_a_payload_is_never_waited_for_in_vain(files, held):
-    # OpenSSL holds the part of a record that has come, so the kernel must not wait for all that is missing.
+    # OpenSSL holds the received part of a record, so the kernel must not wait for all the missing bytes.
     payload = pattern(256 * KIB)
     server, client = await tls_pair(files)
     data = ciphertext(client, result(0, payload))
@@ -134,7 +134,7 @@ async def test_the_end_of_a_payload_is_never_waited_for_in_vain(files, held):
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(client.socket, data[:-held])
         await handler.until(lambda own: own.placed)
-        for _ in range(100):  # it takes what is there
+        for _ in range(100):  # it takes the available bytes
             await asyncio.sleep(0)
         await loop.sock_sendall(client.socket, data[-held:])
         assert await handler.count(1) == [(0, payload)]

@@ -40,7 +40,7 @@ HERE, THERE = b"this host.......", b"another host...."
 
 
 def begun(*hosts, data_port=1, chunk_bytes=None, uses_data_ports=True):
-    """Return the chunk size that rank 0 begins with; the hosts are its own, rank 1's and the reducer's."""
+    """Return rank 0's initial chunk size; the hosts are its own, rank 1's and the reducer's."""
     own, other, reducer = map(Place, hosts)
     scene = Scene(chunk_bytes=chunk_bytes, reducers="a", place=own, uses_data_ports=uses_data_ports)
     scene.tick(0.0)
@@ -82,10 +82,10 @@ def test_what_is_known_of_links_is_kept_until_the_way_changes():
 
 
 def measured(rate=60e6, *, lacking=0, **changes):
-    """Return a rank 0 that has reduced 4 MiB over a path of this rate, and the time after it.
+    """Return a rank 0 that has reduced 4 MiB over a path of this rate, and the time afterwards.
 
     Args:
-        lacking: how many results another rank may not have yet.
+        lacking: number of results that another rank may not have yet.
     """
     fields = {"rank": 0, "reducers": "a", "chunk_bytes": None, "credit_bytes": None}
     scene = Scene(**fields | changes)
@@ -97,7 +97,7 @@ def measured(rate=60e6, *, lacking=0, **changes):
 
 
 def reduce(scene, rate, now, *, lacking=0):
-    """Reduce 4 MiB more over a path of this rate; return the time after it."""
+    """Reduce 4 MiB more over a path of this rate; return the time afterwards."""
     epoch, seq = scene.core.epochs.number, scene.core.window.issued
     pushes = scene.handle(Issued(Collective(ReduceOp.SUM, DType.FLOAT32, MIB, 7)), now)
     while pushes := [action for action in pushes if isinstance(action, PushChunk)]:
@@ -111,7 +111,7 @@ def reduce(scene, rate, now, *, lacking=0):
 
 
 def chosen(actions):
-    """Return what the log says of a new grid."""
+    """Return what is logged about a new grid."""
     return [action.text for action in actions if isinstance(action, Log)]
 
 
@@ -126,7 +126,7 @@ def test_rank_0_chooses_the_grid_when_it_is_idle():
 
 
 def test_the_grid_waits_until_all_ranks_hold_what_was_issued():
-    """What one rank lacks, all ranks would push again."""
+    """If one rank lacked a result, all ranks would push it again."""
     scene, now = measured(lacking=1)
     assert not chosen(scene.tick(now))
     scene.receive("a", Minimum(1), now)
@@ -178,11 +178,11 @@ def test_other_ranks_choose_nothing():
     assert Scene(rank=1, chunk_bytes=None, credit_bytes=None).core.leader is None
 
 
-# ---- by rate, and of paced streams ----
+# ---- by rate, and for paced streams ----
 
 
 def lane(rate, weight=1, *, is_paced=False, count=8):
-    """Return as much of a stream's lane as a grid looks at."""
+    """Return the part of a stream's lane that a grid looks at."""
     return SimpleNamespace(weight=weight, credit=SimpleNamespace(rates=[rate] * count, is_paced=is_paced))
 
 
@@ -199,12 +199,12 @@ UNMEASURED = SimpleNamespace(weight=1, credit=None)
         ([(True, lane(5e6)), (False, lane(1e6))], 32, GridPhase.WATCHING),
         ([(False, lane(15e6))], 64, GridPhase.WATCHING),
         ([(False, lane(60e6, count=2))], 64, GridPhase.GUESSING),
-        # The lanes with the least shares decide.
+        # The lanes with the smallest shares decide.
         ([(True, lane(60e6), lane(60e6))], 256, GridPhase.GUESSING),
         ([(True, lane(60e6, 9), lane(2.5e6))], 32, GridPhase.WATCHING),
         ([(True, lane(60e6, 9), lane(2.5e6), UNMEASURED)], 32, GridPhase.WATCHING),
-        # The rate alone is no reason any more, what was measured while packets were lost is too little, and then
-        # chunks of paced streams grow, and never shrink.
+        # The rate alone is no longer a reason, and measurements under packet loss are too low. From then on, chunks
+        # of paced streams grow and never shrink.
         (
             [
                 (True, lane(10e6)),

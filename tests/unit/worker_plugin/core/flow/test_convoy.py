@@ -1,4 +1,4 @@
-"""A convoy: lanes with different shares keep in step, and none waits for ever."""
+"""A convoy: lanes with different shares keep in step, and none waits forever."""
 
 import random
 
@@ -41,7 +41,7 @@ class Convoys:
         return count
 
     def answer(self, index):
-        """The result of the lane's oldest push comes; return whether the others may go further."""
+        """Deliver the result of the lane's oldest push; return whether the others may advance."""
         lane = self.lanes[index]
         holds_up = self.convoy.holds_up(lane)
         assert lane.on_result(*lane.pending[0][:2])
@@ -59,8 +59,8 @@ def test_no_lane_is_more_than_the_lead_ahead_of_the_slowest():
     scene = Convoys(2, 1)
     scene.issue(48)
     scene.update()
-    assert scene.push(0) == LEAD_CHUNKS + 1  # the one at the limit as well
-    assert scene.push(1) == 3  # as large a part of its own chunks
+    assert scene.push(0) == LEAD_CHUNKS + 1  # includes the one at the limit
+    assert scene.push(1) == 3  # the same fraction, in its own chunks
     for _ in range(LEAD_CHUNKS):
         assert not scene.answer(0) or scene.push(0) == 0
     assert scene.answer(1)
@@ -72,13 +72,13 @@ def test_a_lane_with_a_small_share_has_more_than_one_chunk_under_way():
     scene = Convoys(8, 1)
     scene.issue(72)
     scene.update()
-    assert scene.push(1) == LEAD_CHUNKS_LEAST + 1  # the one at the limit as well
+    assert scene.push(1) == LEAD_CHUNKS_LEAST + 1  # includes the one at the limit
     assert scene.push(0) == 8 * LEAD_CHUNKS_LEAST + 1
 
 
 def test_a_lane_without_work_holds_nobody_up():
     scene = Convoys(3, 1)
-    scene.issue(1)  # one chunk, for one of them
+    scene.issue(1)  # one chunk, for one of the lanes
     scene.issue(1)
     scene.update()
     pushed = [scene.push(0), scene.push(1)]

@@ -1,4 +1,4 @@
-"""The credit by rate, and the chunk size: what a path that behaves so makes of them."""
+"""The credit by rate, and the chunk size: how they adapt to different paths."""
 
 import pytest
 from reduction.limits import CREDIT_BYTES_USUAL
@@ -15,7 +15,7 @@ CHUNK = 64 * KIB
 
 
 class Path:
-    """Takes `delay_s` each way and carries `rate` bytes a second; what is too much waits, and more is lost."""
+    """Takes `delay_s` each way and carries `rate` bytes a second. Excess waits, and beyond the buffer it is lost."""
 
     def __init__(self, rate, delay_s=0.0, buffer_bytes=1 << 40):
         self.rate, self.delay_s, self.buffer_bytes = rate, delay_s, buffer_bytes
@@ -26,7 +26,7 @@ class Path:
         return max(2 * self.delay_s, under_way / self.rate)
 
     def drive(self, subject, chunk_bytes=CHUNK, seconds=20.0):
-        """Let results come, with as many chunks under way as the credit allows; return (credit, rate) at the end."""
+        """Deliver results, with as many chunks in flight as the credit allows; return the final (credit, rate)."""
         now = 0.0
         while now < seconds:
             under_way = max(1, int(subject.credit_bytes / chunk_bytes + 0.5)) * chunk_bytes
@@ -96,7 +96,7 @@ def test_a_path_that_loses_what_is_too_much_gets_less():
     Path(60e6, delay_s=0.001).drive(subject)
     assert subject.credit_bytes > 600 * KIB
     Path(60e6, delay_s=0.001, buffer_bytes=400 * KIB).drive(subject, seconds=1.0)
-    assert subject.credit_bytes <= 500 * KIB  # it tries again and again, a quarter more
+    assert subject.credit_bytes <= 500 * KIB  # it tries repeatedly, a quarter more each time
 
 
 def test_pushes_that_no_result_triggered_say_nothing_of_the_path():
@@ -119,7 +119,7 @@ def test_a_pause_is_no_rate():
     ("rate", "kib"),
     [
         *((4.1e6, 32), (15.6e6, 64), (60e6, 256), (150e6, 512), (1e12, 1024)),
-        # Two of 32 KiB would be more than the credit, and many ranks' together more than a queue holds.
+        # Two of 32 KiB would exceed the credit, and those of many ranks together exceed a queue.
         *((1e3, 16), (1.46e6, 16), (1.56e6, 24), (2.93e6, 40), (4e6, 56)),
     ],
 )

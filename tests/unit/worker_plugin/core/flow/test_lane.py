@@ -1,4 +1,4 @@
-"""A lane's credit, and how far it says it has come; the order of pushes and results is in tests/property."""
+"""A lane's credit, and the progress it reports; the order of pushes and results is in tests/property."""
 
 from reduction.model import Collective, Configuration, DType, Member, ReduceOp
 
@@ -7,7 +7,7 @@ from worker_plugin.core.window import Window
 
 
 def window_of(*sizes):
-    """Return a window with collectives of this many KiB, in chunks of one."""
+    """Return a window with collectives of these sizes in KiB, in chunks of one KiB."""
     window = Window()
     window.regrid(1024)
     for kib in sizes:
@@ -20,7 +20,7 @@ def lane_of(credit):
 
 
 def pushes(lane, window):
-    """Return all pushes that credit allows, as (seq, chunk)."""
+    """Return all pushes that the credit allows, as (seq, chunk)."""
     return [push[:2] for push in iter(lambda: lane.next_push(window), None)]
 
 

@@ -1,4 +1,4 @@
-"""Which reducers take part when there are more than there may be."""
+"""The choice of reducers when there are more than the limit."""
 
 from collections import Counter
 

@@ -36,7 +36,7 @@ NOT_ALL_REACH_B = "not all ranks can reach b:1, which will take part once they c
 
 
 def link(name, ranks="PP", *, since=0.0, draining=False, phase=LinkPhase.UP, error=None, **changes):
-    """A link to reducer `name`, which sees one rank per letter: P, L, G, or - for never seen."""
+    """Return a link to reducer `name`, which sees one rank per letter: P, L, G, or - for never seen."""
     link = Link(
         ord(name), f"{name}:1", **{"phase": phase, "incarnation": incarnation(name), "error": error} | changes
     )
@@ -93,7 +93,7 @@ def broken(*links, ago=0.0, **changes):
 
 
 def check(seen, expected):
-    """Assert the verdict; that of an error is its type and what its text names."""
+    """Assert the verdict. An error's verdict is its type and words of its text."""
     verdict = judge(seen)
     if isinstance(expected, tuple):
         kind, *named = expected
@@ -105,7 +105,7 @@ def check(seen, expected):
 
 
 def until(end, seen, expected):
-    """Assert that nothing is decided before this time, and what is decided then."""
+    """Assert that nothing is decided before this time, and the decision at this time."""
     check(replace(seen, now=end - 0.1), Keep())
     check(replace(seen, now=end), expected)
 
@@ -170,7 +170,7 @@ def test_missing_ranks_are_named_up_to_a_number():
 @pytest.mark.parametrize("absent", [down("b"), link("b", "P-")])
 def test_a_reducer_that_not_all_reach_is_left_out_after_the_join_timeout(absent):
     until(60.0, forming(A, absent, met_since=1.0), without_b(NOT_ALL_REACH_B))
-    # Ranks that came late have their time.
+    # Ranks that came late get their full time.
     until(60.0, forming(A, absent, met_since=50.0), without_b(NOT_ALL_REACH_B))
     for changes in ({}, {"rank": 1, "met_since": 50.0}):
         check(forming(A, absent, now=60.0, **changes), Keep())
@@ -209,7 +209,7 @@ def test_another_rank_that_reaches_none_names_them_all():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_reducer_that_was_there_is_waited_for_from_its_loss_on(rank):
-    """The only one that all reach may be started again just when one that nobody reaches is to be left out."""
+    """The only reducer that all ranks reach may be restarting just when an unreachable one is to be left out."""
     until(119.0, forming(down("a"), rank=rank, alone_since=59.0), (ReducerUnavailable, "1 of 1"))
 
 
@@ -217,7 +217,7 @@ def test_another_rank_that_reaches_some_waits_for_rank_0():
     expected = WorkersMissing, "rank 0 did not join", "600 s (timeout_s)", ADVICE
     for other in (B, down("b")):
         until(600.0, forming(link("a", "-P"), other, rank=1), expected)
-    # It has time to say who is missing.
+    # Rank 0 has time to report who is missing.
     expected = WorkersMissing, "rank 0 did not begin", "600 s (timeout_s)", "its log names them"
     until(700.0 + LEADER_S, forming(A, B, rank=1, met_since=100.0), expected)
 
@@ -257,7 +257,7 @@ def test_a_new_reducer_is_taken_in_when_idle_or_after_a_while():
 
 
 def on_rank_0s_host(link):
-    """The same link, whose reducer is on rank 0's host."""
+    """Return the same link with its reducer on rank 0's host."""
     here = Place(b"h" * 16)
     link.peers[0] = replace(link.peers[0], place=here)
     link.place = here
@@ -292,19 +292,19 @@ def test_one_that_stands_by_takes_over_when_a_member_is_lost():
     ("seen", "expected"),
     [
         (broken(A, B), Reconfigure((A, B), ALL_ARE_BACK)),
-        # Dialled again, it is no loss.
+        # It has been dialled again, so it is not a loss.
         (broken(A, B, on_reducer_loss="raise"), Reconfigure((A, B), ALL_ARE_BACK)),
-        # Its address has another process now, which takes part at once if all ranks are there.
+        # A new process is at its address, which takes part immediately if all ranks are there.
         (broken(A, reborn("b", "P-")), without_b()),
         (broken(A, reborn("b")), Reconfigure((A, reborn("b")), "b:1 restarted")),
         (
             broken(down("a"), reborn("b"), ago=GRACE_S),
             Reconfigure((reborn("b"),), "lost a:1, b:1", lacks_some=True),
         ),
-        # Nobody listens there.
+        # Nothing listens there.
         (broken(A, down("b", is_absent=True)), without_b()),
         (broken(A, link("b", phase=LinkPhase.OPENING, is_absent=True)), without_b()),
-        # Others may come back: c, or rank 1 to a.
+        # Others may come back: reducer c, or rank 1 to reducer a.
         (broken(A, down("b", is_absent=True), down("c"), configuration=epoch("a", "b", "c")), Keep()),
         (broken(link("a", "PL", since=100.0), down("b", is_absent=True)), Keep()),
         # A spare takes over.
@@ -323,7 +323,7 @@ def test_a_member_may_come_back_within_the_grace(hurt):
 def test_with_nobody_at_all_rank_0_waits_for_the_join_timeout():
     expected = ReducerUnavailable, "2 of 2", "60 s (join_timeout_s)", "a:1 (no answer), b:1 (no answer)"
     until(159.0, broken(down("a"), down("b"), ago=GRACE_S, alone_since=99.0), expected)
-    # With nothing in flight nobody has to give up.
+    # With nothing in flight no rank has to give up.
     check(broken(down("a"), down("b"), alone_since=0.0, is_idle=True), Keep())
 
 
@@ -334,7 +334,7 @@ def test_other_ranks_wait_for_rank_0s_epoch_as_long_as_for_a_collective():
 
 
 def test_ranks_that_have_not_come_back_to_a_new_reducer_are_waited_for():
-    """They may be busy: the only reducer was started again, and one rank holds the GIL."""
+    """They may be busy: the only reducer was restarted, and one rank holds the GIL."""
     seen = view(reborn("a", "P-"), configuration=epoch("a"), broken_since=0.0)
     until(600.0, seen, (WorkersMissing, "rank 1 did not join", "600 s (timeout_s)", ADVICE))
 
@@ -344,7 +344,7 @@ def test_reducers_of_which_each_misses_another_rank_are_given_up_as_ever():
     until(100.0, view(*links, broken_since=40.0, world_size=3, met_since=41.0), (ReducerUnavailable,))
 
 
-# ---- ranks that are gone ----
+# ---- ranks that have left ----
 
 
 def test_a_rank_gone_at_every_live_reducer_is_dead():
@@ -370,7 +370,7 @@ def test_a_rank_that_one_reducer_lost_and_a_new_one_never_saw_is_absent_for_long
     check(broken(link("a", "P-", up_since=101.0 - ABSENT_S), b, ago=5.0), Keep())
     absent = broken(link("a", "P-", up_since=100.0 - ABSENT_S), b, ago=5.0)
     check(absent, (WorkerLost, "rank 1 (h1)", "a:1, b:1"))
-    # One that no reducer has lost is not dead.
+    # A rank that no reducer has lost is not dead.
     check(broken(link("a", "P-", up_since=0.0), down("b"), ago=50.0), Keep())
 
 
@@ -404,7 +404,7 @@ def test_wait_for_a_reducer_that_is_lost(links, is_back):
 
 
 def test_wait_for_processes_that_come_back_at_other_ports():
-    """A reducer's further processes choose their ports again at each start; its first one does not."""
+    """A reducer's further processes choose new ports at each start; its first one does not."""
     a, b = reborn("a"), link("b")
     one, two = (
         replace(link(name), address=address, parent=ord("a"))
@@ -422,7 +422,7 @@ def test_wait_for_processes_that_come_back_at_other_ports():
 
 
 def test_wait_for_as_many_reducers_as_before_where_their_names_stand_for_others():
-    """A pod that was started again has another address."""
+    """A restarted pod has a different address."""
     waiting = {"ago": 59.0, "on_reducer_loss": "wait", "met_since": 0.0}
     check(broken(retired("a"), B, link("c", "P-"), **waiting), Keep())
     check(broken(retired("a"), B, C, **waiting), Reconfigure((B, C), ALL_REDUCERS_ARE_BACK))
@@ -457,7 +457,7 @@ def test_once_no_reducer_is_left_there_may_be_one_of_our_own():
     both = FallBack(text(2, "a:1 (no answer), b:1 (no answer)"))
     check(broken(down("a"), down("b"), ago=60.0, alone_since=40.0, may_fall_back=True), both)
     check(forming(down("a"), now=60.0, may_fall_back=True), FallBack(text(1, "a:1 (no answer)")))
-    # As long as one is left there is none.
+    # There is none while a reducer is left.
     for made in (broken(ago=60.0, may_fall_back=True), forming(now=60.0, may_fall_back=True)):
         check(replace(made, links=(link("a", "P-"), down("b"))), Keep())
 

@@ -1,4 +1,4 @@
-"""A rank's links: dialling, being welcomed or refused, being cut off; through the communicator."""
+"""A rank's links: dialling, being welcomed or refused, and being cut off, tested through the communicator."""
 
 import pytest
 from reduction.errors import (
@@ -85,15 +85,15 @@ TWINS = Log(30, "a:1 and b:1 are the same reducer; using b:1")
 
 
 def welcome_by_a(scene, now=0.0):
-    """The reducer that address a leads to welcomes this rank on the stream to address b, too."""
+    """Let the reducer behind address a also welcome this rank on the stream to address b."""
     return scene.receive("b", Welcome(incarnation("a"), CREDIT), now)
 
 
 @pytest.mark.parametrize("first", ["is up", "has ended", "is dialled again"])
 def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there(first):
-    """A reducer has one stream per rank: the second Join has ended the first stream.
+    """A reducer has one stream per rank, so the second Join has ended the first stream.
 
-    Dialled again, the first would end the second stream, and so on for ever.
+    If it was dialled again, the first would end the second stream, and so on forever.
     """
     scene = Scene(stall_warn_s=1e6)
     scene.tick(0.0)
@@ -111,7 +111,7 @@ def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_
 
 
 def test_in_a_running_epoch_this_is_a_broken_stream():
-    """The Hello of this epoch may have gone to the stream that had ended; if not, rank 0 makes a new epoch."""
+    """The Hello of this epoch may have been sent on the stream that ended; if not, rank 0 makes a new epoch."""
     scene = Scene(rank=1)
     scene.tick(0.0)
     scene.welcome("a")
@@ -137,7 +137,7 @@ def test_a_busy_name_is_tried_again_for_a_while(error):
     scene.tick(0.0)
     assert refused(scene, error, now=1.0) == []
     scene.tick(1.1)
-    scene.welcome("a", now=2.0)  # the patience begins again
+    scene.welcome("a", now=2.0)  # the patience starts over
     scene.lose("a", now=3.0)
     scene.tick(9.0)
     assert refused(scene, error, now=10.0) == []
@@ -182,7 +182,7 @@ def test_other_refusals_are_final_and_the_other_reducers_hear_it(error):
 
 
 def test_a_refusal_below_the_level_of_frames_is_final_too():
-    """TLS, or a proxy that asks for a token, sends no Abort."""
+    """A TLS failure, or a proxy that asks for a token, sends no Abort."""
     scene = Scene()
     scene.tick(0.0)
     scene.welcome("b")
@@ -266,7 +266,7 @@ def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
     assert failure(scene.lose("a", error)) == (type(error), str(error))
 
 
-# ---- siblings: more processes behind one address ----
+# ---- siblings: further processes behind one address ----
 
 
 def test_siblings_of_a_reducer_are_dialled_once():
@@ -297,7 +297,7 @@ def test_a_sibling_takes_the_place_of_one_of_the_former_life():
     assert [link.id for link in scene.core.roster] == [0, 1, 2]
 
 
-# ---- reducers that name more and more others ----
+# ---- reducers that advertise more and more others ----
 
 
 def test_siblings_that_have_siblings_without_end_are_left_out_with_a_warning(monkeypatch):

@@ -1,4 +1,4 @@
-"""Reducers behind a DNS name: their addresses may change while the job runs."""
+"""Reducers behind a DNS name, whose addresses may change while the job runs."""
 
 from reduction.errors import ReducerUnavailable, WorkerFailed
 from reduction.model import Welcome
@@ -36,7 +36,7 @@ def test_a_name_is_looked_up_while_one_of_its_reducers_is_away():
 
 
 def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
-    """Rank 0 was faster to find each that has moved; then all of them move, and nobody is left to tell of it."""
+    """Rank 0 found each moved reducer first. Then all of them move, and no reducer is left to report that."""
     scene = named("a", rank=1).run()
     scene.core.roster.on_added(("c:1",), 1.0)
     scene.lose("a", UNAVAILABLE, 1.0)
@@ -50,7 +50,7 @@ def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
 
 
 def test_names_are_looked_up_by_a_rank_that_is_where_rank_0_is_not():
-    """All that the name stood for have moved, and the two found different ones in their places."""
+    """All reducers behind the name have moved, and the two ranks found different ones in their places."""
     scene = named("a", rank=1)
     scene.tick(0.0)
     scene.handle(Received(0, Welcome(incarnation("a"), CREDIT)), 0.1)
@@ -62,7 +62,7 @@ def test_names_are_looked_up_by_a_rank_that_is_where_rank_0_is_not():
 
 
 def test_rank_0_looks_up_names_while_it_waits_for_as_many_reducers_as_before():
-    """The name had no other address when it was looked up first, and does not stand for the lost one any more."""
+    """The name had no other address at the first lookup, and no longer resolves to the lost one."""
     for policy, times in {"reshard": [], "wait": [5, 7, 9]}.items():
         scene = named(on_reducer_loss=policy).run()
         scene.lose("b", UNAVAILABLE, 1.0)
@@ -110,7 +110,7 @@ def test_a_dial_to_an_address_that_is_given_up_is_ended():
 
 
 def without_the_first_of_three():
-    """A host of three processes: the one that is named has gone, its first sibling is there, the other is dialled."""
+    """A host of three processes: the named one is gone, its first sibling is there, and the other is being dialled."""
     scene = named("a")
     scene.tick(0.0)
     scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
@@ -131,7 +131,7 @@ def test_siblings_of_an_address_that_is_given_up_go_with_it():
 
 
 def test_siblings_of_an_address_that_is_named_again_come_with_it():
-    """A DNS name may forget a host for a while; otherwise only one of its processes would be used from then on."""
+    """A DNS name may omit a host for a while. Otherwise only one of its processes would be used from then on."""
     scene = without_the_first_of_three()
     scene.handle(StreamLost(1, UNAVAILABLE), 1.0)
     found(scene, "c:1", now=3.0)
@@ -145,7 +145,7 @@ def test_siblings_of_an_address_that_is_named_again_come_with_it():
 
 
 def with_two_addresses():
-    """A reducer has an IPv4 and an IPv6 address: a Join to the other one would end the stream."""
+    """A reducer has an IPv4 and an IPv6 address, so a Join to the second one would end the stream."""
     scene = named("ab")
     scene.tick(0.0)
     scene.welcome("a")
@@ -155,7 +155,7 @@ def with_two_addresses():
 
 
 def test_a_second_address_of_a_reducer_is_dialled_again_only_once_the_other_one_is_given_up():
-    """Found by dense simulation, seed 40000414: nobody dialled a reducer that was there."""
+    """Found by dense simulation, seed 40000414: no rank dialled a reducer that was there."""
     scene = with_two_addresses()
     found(scene, "a:1", "b:1", "c:1", now=3.0)
     assert dialled(scene.tick(3.0)) == ["c:1"]

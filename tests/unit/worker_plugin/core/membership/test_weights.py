@@ -1,4 +1,4 @@
-"""Weights: from where ranks and reducers run to numbers in the configuration."""
+"""Weights: from the places of ranks and reducers to numbers in the configuration."""
 
 import pytest
 from reduction.model import Peer, Peers, Place, Presence
@@ -12,7 +12,7 @@ def host(number):
 
 
 def links(reducers, ranks):
-    """Return links to reducers at these places, all of which see ranks at those places."""
+    """Return links to reducers at these places; all of the reducers see ranks at those places."""
     peers = tuple(
         Peer(rank, bytes([rank]) * 16, f"h{rank}", Presence.PRESENT, 1, place)
         for rank, place in enumerate(ranks)
@@ -37,7 +37,7 @@ RANKS, MANY = places(1, 2, 3, 4), places(*range(1, 65))
 @pytest.mark.parametrize(
     ("reducers", "ranks", "expected"),
     [
-        # On hosts of their own, wherever the ranks are, or nobody says where.
+        # Reducers on their own hosts, wherever the ranks are, or with no known place.
         *(
             (places(11, 12, 13, 14), ranks, (1, 1, 1, 1))
             for ranks in (RANKS, [NOWHERE] * 4, places(1, 1, 1, 1))
@@ -45,7 +45,7 @@ RANKS, MANY = places(1, 2, 3, 4), places(*range(1, 65))
         ([NOWHERE] * 4, RANKS, (1, 1, 1, 1)),
         (places(1, 1), places(1, 1, 1, 1), (1, 1)),
         (RANKS, RANKS, (1, 1, 1, 1)),
-        # Processes of a machine share what its link carries.
+        # Processes on one machine share its link's capacity.
         (places(11, 11, 11, 11, 12), RANKS, (1, 1, 1, 1, 4)),
         # A link of half the rate gets half the share.
         (
@@ -53,15 +53,15 @@ RANKS, MANY = places(1, 2, 3, 4), places(*range(1, 65))
             places(*range(1, 9), mbit=1000),
             (*(2,) * 7, 1),
         ),
-        # One that nobody knows counts as the median of the others.
+        # An unknown rate counts as the median of the others.
         (
             [*places(11, 12, mbit=1000), Place(host(13), 2000), NOWHERE_ELSE],
             places(1, 2, mbit=1000),
             (1, 1, 2, 1),
         ),
-        # A host's link is the slowest that anybody there says.
+        # A host's link rate is the lowest that any process there reports.
         ([Place(host(11), 1000), Place(host(11), 500), Place(host(12), 500)], RANKS, (1, 1, 2)),
-        # Those on ranks' hosts stand by if they would save next to nothing.
+        # Reducers on ranks' hosts stand by if they would save next to nothing.
         ([*places(*range(101, 164)), *MANY], MANY, (1,) * 63 + (0,) * 64),
     ],
 )

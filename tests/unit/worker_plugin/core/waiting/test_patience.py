@@ -1,4 +1,4 @@
-"""What a rank says while it waits for reducers and ranks: when, how often, and what."""
+"""Log lines of a rank that waits for reducers and ranks: when, how often, and their text."""
 
 import pytest
 from reduction.errors import ReducerAbsent, ReducerUnavailable
@@ -11,7 +11,7 @@ INFO, WARNING = 20, 30
 
 
 def said(actions):
-    """Return (level, text) of all that was logged."""
+    """Return (level, text) of every logged line."""
     return [(action.level, action.text) for action in actions if isinstance(action, Log)]
 
 

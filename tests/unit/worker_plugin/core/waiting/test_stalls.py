@@ -1,4 +1,4 @@
-"""A rank whose collectives take too long says who is waited for."""
+"""A rank whose collectives take too long reports whom it waits for."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_so_does_the_timeout(rank, ranks, who, whose):
         (1, (0, 3), 2, WARNING),
         (2, (0, 3), 2, INFO),
         (3, (0, 1, 2), 3, WARNING),
-        (1, (3,), 9, WARNING),  # some of those that wait may not have heard their names
+        (1, (3,), 9, WARNING),  # some of the waiting ranks may not have received their names
         (1, (), 0, WARNING),  # without news each may be cut off in its own way
     ],
 )
@@ -85,7 +85,7 @@ def test_the_lowest_rank_that_waits_warns_and_the_others_inform(rank, missing, c
 @pytest.mark.parametrize(
     "news",
     [
-        waiting(3, chunk=1),  # its result is here
+        waiting(3, chunk=1),  # its result has arrived
         waiting(3, chunk=2),  # there is no such chunk
         waiting(3, seq=1),  # not issued
     ],
@@ -149,7 +149,7 @@ def test_a_reducer_that_is_not_waited_for_is_not_blamed():
 
 
 def small_ones(count):
-    """Return a scene with this many collectives of one chunk, on two reducers in turn."""
+    """Return a scene with this many collectives of one chunk, on two reducers alternately."""
     scene = Scene(world_size=4).run()
     for _ in range(count):
         scene.issue(now=0.0)
@@ -159,7 +159,7 @@ def small_ones(count):
 def test_a_long_queue_is_no_stall():
     scene = small_ones(40)
     for seq in range(40):
-        now = seq + 1.0  # each comes 6 s or later after its push, 2 s after the one before it
+        now = seq + 1.0  # each arrives 6 s or more after its push, 2 s after the one before it
         assert logs(scene.tick(now)) == []
         scene.result("ab"[seq % 2], seq, now=now)
 

@@ -1,4 +1,4 @@
-"""What a worker without a generation does, by what it hears."""
+"""The decisions of a worker without a generation, by the entries it hears."""
 
 from dataclasses import replace
 from itertools import product
@@ -38,7 +38,7 @@ def lost(rank: int, number: int = 1) -> Said:
 
 
 def waits(rank: int, number: int = 1, **changes: object) -> Said:
-    """Return what a member of the generation of this number says that looks for the next one."""
+    """Return the entry of a member of this generation that is looking for the next one."""
     return said(rank, number=number, is_waiting=True, **changes)
 
 
@@ -49,7 +49,7 @@ def hearing(own: Said, *others: Said, lineage: Lineage | None = None, **changes:
 
 
 def check(heard: Hearing, expected: object) -> None:
-    """Assert the advice; of one to wait or of a refusal, with its type, what its text names."""
+    """Assert the advice. To wait or to refuse is checked by type and words of its text."""
     advice = deliberate(heard)
     kind, *named = expected if isinstance(expected, tuple) else (expected,)
     if kind is Wait:
@@ -99,7 +99,7 @@ def test_rank_0_proposes_the_first_generation_when_all_are_there(heard, expected
 
 
 def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
-    """Alone it is all of the ranks that a job of one begins with, and others may train already."""
+    """Alone it looks like all the ranks of a job that starts with one, and others may already be training."""
     alone, silence = (
         hearing(said(0), lineage=Lineage(worker(0), 1)),
         (Wait, "reducers to report the present workers"),
@@ -137,7 +137,7 @@ def test_of_several_processes_with_rank_0_one_begins_the_job_with_one_of_each_ra
 
 
 def test_workers_of_two_runs_never_meet_whoever_hears_whom():
-    """Two runs of three ranks. Of each other worker nothing is heard, or that it is there, or a proposal of it."""
+    """Two runs of three ranks. For each other worker, it hears nothing, its presence, or a proposal."""
     refusals = 0
     for size in (2, 3):
         everybody = [said(rank, run, settings=f"run={run!r}") for run in "xy" for rank in range(size)]
@@ -160,7 +160,7 @@ def test_workers_of_two_runs_never_meet_whoever_hears_whom():
     assert refusals
 
 
-# ---- a job that runs ----
+# ---- a running job ----
 
 WITH_NEWCOMER = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (worker(2, "b"),))
 
@@ -169,23 +169,23 @@ WITH_NEWCOMER = Generation(4, "x", (worker(0), worker(1), worker(2, "b")), (work
     ("heard", "expected"),
     [
         (hearing(said(2, "b"), said(0, number=3), said(1, number=3)), Wait),
-        # It must get the training first.
+        # It must receive the training state first.
         (hearing(said(2, "b"), said(0, number=3, proposal=WITH_NEWCOMER), said(1, number=3)), Wait),
         (hearing(said(2, "b"), said(0, number=3), now=1e6), Wait),
-        # The settings of those who run count.
+        # The settings of the running workers count.
         (hearing(said(2, "b"), said(0, number=3), said(1, "c", settings="something else")), Wait),
         (
             hearing(said(2, "b"), said(0, number=3, refused=("b2",), refusal="a function")),
             (ConfigError, "rank 0 (host0)", "rank 2", "a function"),
         ),
         (hearing(said(2, "c"), said(0, number=3, refused=("b2",), refusal="a function")), Wait),
-        # It has begun to take the training, and does not begin a new job.
+        # It has begun to receive the training state, and does not start a new job.
         (
             hearing(said(2, "b"), said(0, "b"), said(1, "b", proposal=FIRST), has_taken=True),
             (WorkersMissing, "while rank 2 took their training"),
         ),
         (hearing(said(2, "b"), said(0, number=3), has_taken=True), Wait),
-        # The others cannot go on yet.
+        # The others cannot continue yet.
         (hearing(said(0, "b"), waits(3), waits(1)), (Wait, "ranks [1, 3], which have lost others")),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_new_worker_waits_to_be_taken_in(heard, expected):
 
 @pytest.mark.parametrize("has_taken", [False, True])
 def test_of_a_job_that_is_not_heard_any_more_nobody_says_that_it_has_gone(has_taken):
-    """Reducers that were started again know only those who have dialled them again."""
+    """Restarted reducers know only those workers that have dialled them again."""
     heard = hearing(said(0, "b"), said(1, "b"), said(2, "b"), has_taken=has_taken, silent_since=99.0)
     check(heard, (Wait, "none of which can be heard any more"))
     late = deliberate(replace(heard, now=99.0 + heard.join_timeout_s))
@@ -218,16 +218,16 @@ SECOND = generation(2, 0, 1, id="x")
         (hearing(waits(1), waits(2), lost(0), lineage=after(1)), Propose(generation(2, 1, 2))),
         # New workers do not count.
         (hearing(waits(0), lost(1), waits(2), said(1, "b"), lineage=after(0)), Propose(generation(2, 0, 2))),
-        # Nor does one without which a generation has started: it lacks what the others have done since.
+        # Nor does a worker without which a generation has started, because it lacks the others' work since.
         (hearing(waits(0, 2), lost(1, 2), waits(2), lineage=after(0, SECOND)), Propose(generation(3, 0))),
-        # One that has neither gone nor noticed is waited for, and then left out by a majority.
+        # A worker that has neither left nor noticed is waited for, and then left out by a majority.
         (hearing(waits(0), said(1, number=1), lost(2), lineage=after(0)), Wait),
         (hearing(waits(0), said(1, number=1), lost(2), lineage=after(0), now=LATE), Wait),
         (
             hearing(waits(0), waits(1), said(2, number=1), lineage=after(0), now=LATE),
             Propose(generation(2, 0, 1)),
         ),
-        # The others have gone on.
+        # The others have continued.
         (hearing(waits(1), said(0, number=2), said(2, number=2), lineage=after(1)), Wait),
         (hearing(waits(1), said(0, number=2), said(2, number=2), lineage=after(1), now=LATE), WorkerLost),
     ],
@@ -254,7 +254,7 @@ def test_a_newcomer_that_did_not_get_the_training_is_not_waited_for():
 
 
 def test_a_newcomer_whose_generation_does_not_start_ends():
-    """The others could not have it propose: it lacks what they do without it."""
+    """The others could not let it propose, because it lacks what they do without it."""
     newcomer = worker(0, "b")
     with_it = Generation(3, "x", (newcomer, worker(1), worker(2)), (newcomer,))
     lineage = Lineage(newcomer, 3)
@@ -287,7 +287,7 @@ def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
     proof = said(0, "b", former=("a0", 1))
     lineage.ended.update(proof.ended)
     check(hearing(*half, proof, lineage=lineage), Propose(generation(2, 1, 2)))
-    lineage.ended.update(said(0, "b", former=("a0", 2)).ended)  # it may have gone on with worker 3
+    lineage.ended.update(said(0, "b", former=("a0", 2)).ended)  # it may have continued with worker 3
     check(hearing(*half, proof, lineage=lineage), Wait)
 
 
@@ -312,7 +312,7 @@ def test_one_that_joined_what_never_started_counts(joined, others, expected):
     check(hearing(waits(0, joined.number), *others, lineage=lineage), Propose(expected))
 
 
-# ---- who says of which workers a generation consists ----
+# ---- which worker announces the members of a generation ----
 
 WITH_3 = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),))
 
@@ -320,15 +320,15 @@ WITH_3 = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),)
 @pytest.mark.parametrize(
     ("told", "own", "others", "expected"),
     [
-        # Of those that have joined the first one tells those who look for a generation.
+        # The first of the workers that have joined tells those that are looking for a generation.
         (FIRST, 0, (said(2), said(0), said(1)), True),
         (FIRST, 0, (said(0, number=1), said(1, number=1), said(2)), True),
         (FIRST, 1, (said(0, number=1), said(1, number=1), said(2)), False),
         (FIRST, 1, (lost(0), said(2)), True),
-        # Nobody tells what all know.
+        # No worker announces what all know.
         (FIRST, 0, (said(1, number=1), said(2, number=1)), False),
         (FIRST, 0, (said(1, number=1), said(2, is_gone=True), said(5, is_waiting=True)), False),
-        # They have agreed on it; a newcomer is told, and a donor that does not know it.
+        # They have agreed on it. A newcomer is told, and so is a donor that does not know it.
         (WITH_3, 0, (said(1, number=1), said(3)), False),
         (WITH_3, 1, (waits(0), said(3)), True),
         (WITH_3, 3, (waits(0), said(3), said(1, number=2)), False),

@@ -1,4 +1,4 @@
-"""How much workers of a large job tell each other: each hears as many entries as there are workers, and few lists."""
+"""Traffic between the workers of a large job: each receives one entry per worker, and few lists."""
 
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ from worker_plugin.elastic.membership.entries import Offer, Said, said_from_entr
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
 
 SETTINGS = "world_size=512, wire_dtype=None, a model of " + "x" * 100
-#: What a worker says, without a list.
+#: A worker's entry, without a list.
 ENTRY_BYTES = 500
 
 
 class Member:
-    """A worker, as far as it decides about generations. It hears by one stream of the lobby."""
+    """A worker's decisions about generations. It listens on one stream of the lobby."""
 
     def __init__(self, lobby: Lobby, rank: int, size: int) -> None:
         self.lobby, self.rank = lobby, rank

@@ -1,4 +1,4 @@
-"""What workers say in the lobby, as JSON and back; what somebody else says there must do no harm."""
+"""Workers' lobby entries, as JSON and back. Entries from strangers must do no harm."""
 
 import json
 

@@ -14,7 +14,7 @@ def test_the_first_generation_has_all_workers():
     assert lineage.may_join(Generation(1, "x", (A, B, C)))
     assert not lineage.may_join(Generation(1, "x", (A, B)))
     assert not lineage.may_join(Generation(1, "x", (A, C, D)))
-    assert lineage.may_join(Generation(5, "x", (A, B)))  # it comes to a job that runs
+    assert lineage.may_join(Generation(5, "x", (A, B)))  # it joins a running job
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_majority_or_the_half_with_the_lowest_rank(workers, is_majority):
     [
         ({A: 1}, (B, C), True),
         ({A: 1}, (B,), False),
-        ({A: 2}, (B, C), False),  # it may have gone on with D
+        ({A: 2}, (B, C), False),  # it may have continued with D
         ({A: 2, C: 1}, (B, D), True),
         ({A: 0, C: 1}, (B,), True),  # the lower one of B and D
         ({A: 0, C: 1}, (D,), False),
@@ -83,7 +83,7 @@ def test_who_was_left_out_of_a_generation_is_in_no_later_one():
     lineage.start(first)
     without_a = Generation(2, "x", (B, C, D))
     lineage.join(without_a)
-    assert lineage.may_join(Generation(3, "y", (A, B, C)))  # for all that B knows, the second has not started
+    assert lineage.may_join(Generation(3, "y", (A, B, C)))  # as far as B knows, the second has not started
     lineage.start(without_a)
     assert not lineage.may_join(Generation(3, "y", (A, B, C)))
     assert lineage.may_join(Generation(3, "y", (A, B, C), (A,)))

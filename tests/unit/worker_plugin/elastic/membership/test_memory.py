@@ -1,4 +1,4 @@
-"""What a process leaves for the one that is started in its place, and what no other one can learn from it."""
+"""The record that a process leaves for its replacement, and its secrecy from any other process."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from worker_plugin.elastic.membership.memory import Memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
 FIRST, SECOND, THIRD = (Worker(3, letter * 32) for letter in "abc")
-#: A worker that joins generations 1 and 4, forks, and is killed by the test once its child says that it runs.
+#: A worker that joins generations 1 and 4, forks, and is killed by the test once its child reports that it runs.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def path(folder):
-    """Return where a process of this rank keeps its record."""
+    """Return the path of the record of a process with this rank."""
     joined(FIRST, 1).release()
     (path,) = folder.iterdir()
     path.unlink()

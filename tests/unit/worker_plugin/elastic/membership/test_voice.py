@@ -1,4 +1,4 @@
-"""What a worker hears in the lobby, from others that need not be what they seem."""
+"""Lobby entries that a worker receives, from others that may be impostors."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ OWN = Said(Worker(0, "00" * 16), "here", "settings")
 
 
 class Lobby:
-    """In place of the calls to the reducers: another worker says something else each time."""
+    """Stands in for the calls to the reducers: another worker's entry differs each time."""
 
     entries = ()
 

@@ -1,4 +1,4 @@
-"""Whom the first worker takes in, and when."""
+"""Admission by the first worker: whom it accepts, and when."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ class Scene:
 
     @property
     def given(self):
-        """Return to which newcomers each donation went."""
+        """Return the newcomers that each donation went to."""
         return [list(donation.offer.newcomers) for donation in self.donations]
 
 
@@ -72,7 +72,7 @@ def test_newcomers_are_taken_in_when_they_have_the_training(scene):
     assert scene.given == [[new(1), new(5)]]
     offer = scene.donations[0].offer
     assert offer.workers[0] == PRESENT.workers[0]
-    assert scene.tend(new(1), new(4), new(5)) is None  # one that comes meanwhile waits
+    assert scene.tend(new(1), new(4), new(5)) is None  # one that arrives meanwhile waits
     scene.donations[0].is_ready = True
     workers = (PRESENT.workers[0], new(1), PRESENT.workers[1], new(5))
     assert scene.tend(new(1), new(4), new(5)) == Generation(4, offer.id, workers, (new(1), new(5)))
@@ -133,7 +133,7 @@ def test_newcomers_that_failed_together_are_tried_one_by_one(scene):
         assert scene.tend(new(1), new(4)) is None
         assert scene.given[turn] == [expected]
         scene.donations[turn].has_ended, scene.donations[turn].error = True, WorkerLost("gone")
-    # One that has not failed goes before them.
+    # A newcomer that has not failed takes precedence.
     scene.tend(new(1), new(4), new(6))
     assert scene.given[-1] == [new(6)]
 

@@ -1,4 +1,4 @@
-"""A training on its way to newcomers, while its donor trains on."""
+"""Transfer of a training state to newcomers, while its donor keeps training."""
 
 import copy
 import gc
@@ -139,7 +139,7 @@ def test_one_that_is_far_behind_is_taken_in_after_all(monkeypatch):
     donation, _ = donate(ours, sums)
     newcomer = Newcomer(sums)
     wait_until(lambda: donation.is_ready)
-    # Nothing is taken from here on.
+    # Nothing is received from here on.
     with donation._changed:
         for _ in range(4):
             ours.optimizer.zero_grad()
@@ -211,7 +211,7 @@ def test_steps_that_need_more_memory_than_the_state_are_given_up(monkeypatch, ca
 
 
 def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
-    """On its own thread, and the optimizer may call its hooks just then: they stay until they are taken away."""
+    """A donation has its own thread, and the optimizer may call its hooks just then, so they stay until removed."""
     sums, ours = FakeSums(2), make(0)
     donation, client = donate(ours, sums)
     train(ours, 3)

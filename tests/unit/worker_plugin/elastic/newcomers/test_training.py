@@ -1,4 +1,4 @@
-"""What a newcomer does after another worker, so that it has the same bits."""
+"""Replay of another worker's steps by a newcomer, which ends with the same bits."""
 
 import copy
 
@@ -58,12 +58,12 @@ def test_repeated_steps_have_the_same_bits(make, options):
         ours.optimizer.zero_grad()
         gradients(ours)
         if number == 3:
-            ours.model[0].bias.grad = None  # an optimizer leaves such a parameter as it is
+            ours.model[0].bias.grad = None  # an optimizer leaves such a parameter unchanged
         theirs.repeat(copy.deepcopy(ours.step()))
         ours.optimizer.step()
         scheduler.step()
         assert all(parameter.grad is None for parameter in theirs.model.parameters())
-    # The running means of the norm have changed, and the rate for the next step; the rest has both.
+    # The norm's running means and the rate for the next step have changed; the rest includes both.
     theirs.take_rest(copy.deepcopy(ours.rest()))
     assert theirs.digest() == ours.digest()
     assert equal(ours, theirs)
@@ -104,7 +104,7 @@ def test_without_an_optimizer():
 
 
 def test_steps_are_repeated_without_the_hooks_of_the_optimizer():
-    """Which come back, also after a step that fails."""
+    """The hooks are restored, even after a step that fails."""
     ours, theirs = training(), training()
     calls = []
     for register in (theirs.optimizer.register_step_pre_hook, theirs.optimizer.register_step_post_hook):
@@ -166,7 +166,7 @@ def test_buffers_come_with_their_shapes(by, persistent):
     else:
         theirs.take_rest(copy.deepcopy(ours.rest()))
     assert theirs.model.cache.tolist() == [0, 1, 2, 3, 4]
-    assert theirs.model.cache is own  # so that all who refer to it see it
+    assert theirs.model.cache is own  # so that all references see it
     assert theirs.model.later.tolist() == [1, 1, 1]
     assert torch.equal(theirs.model.linear.new, ours.model.linear.new)
     assert list(theirs.model.state_dict()) == list(ours.model.state_dict())
@@ -211,7 +211,7 @@ def test_a_state_that_cannot_be_sent_is_noticed_before_anybody_needs_it():
 
 
 def test_the_state_of_an_optimizer_keeps_its_dtypes():
-    """torch casts it to the dtypes of the parameters when it loads it."""
+    """torch casts the state to the dtypes of the parameters when it loads it."""
     ours, theirs = training(), training(seed=1)
     for one in (ours, theirs):
         one.model.to(torch.bfloat16)

@@ -20,10 +20,11 @@ def own_reducers() -> list[int]:
     """Return the reducer processes that this process has started."""
     found = []
     for children in Path("/proc/self/task").glob("*/children"):  # each thread has its own
-        for child in children.read_text().split():
-            with contextlib.suppress(OSError):
-                if b"reducer/__main__.py" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in children.read_text().split():
+                with contextlib.suppress(OSError):
+                    if b"reducer/__main__.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        found.append(int(child))
     return found
 
 

@@ -84,5 +84,6 @@ def end_well(script, arguments, environment, *more, python=None):
         output, log = child.communicate(timeout=60)
         assert child.returncode == 0, log
         assert "reduction-" not in output
-        # Rank 0 logs what it uses.
-        assert [line for line in log.splitlines() if ": reduction-server: " not in line] == []
+        # Rank 0 reports what it uses, and on a busy machine a rank may say that it waits for the other.
+        expected = (": reduction-server: ", ": waiting for rank ")
+        assert [line for line in log.splitlines() if not any(text in line for text in expected)] == []

@@ -151,8 +151,7 @@ class Epochs:
             )
         credit = None
         if self._target is not None:
-            target_s = self._target.target_s
-            credit = Credit(configuration.chunk_bytes, link.credit_bytes, target_s, link.credit_before)
+            credit = Credit(configuration.chunk_bytes, link.credit_bytes, self._target, link.credit_before)
         link.lane = Lane(configuration, index, link.credit_bytes, minimum, credit, self._convoy)
         if self._has_started:
             self.unstarted_since = None

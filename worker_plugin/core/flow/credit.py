@@ -5,6 +5,11 @@ latency. The target is long enough for pushes and results to overlap, and short 
 switch, which holds some milliseconds. A larger credit only builds queues. When a queue overflows, the lost end
 of a burst waits for TCP's retransmission timer, and throughput collapses. In that case, and when other ranks
 are slow, results take much longer than the target, and the credit shrinks until they no longer do.
+
+After a pause a stream begins with a part of its credit, and each result lets it push twice as much, as in TCP's slow
+start. All of it at once would be a burst: the kernel passes one stream's burst on before the next stream's, so ranks
+would wait for each other's first chunks as long as a whole credit takes.
+
 docs/decisions/credit.md has the measurements.
 """
 
@@ -24,8 +29,9 @@ CHUNKS = 4
 CHUNK_BYTES_USEFUL = MIB
 #: Chunk sizes that are not powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
-#: A rate is measured over this many bytes of results.
-RATE_BYTES = 256 * KIB
+#: A rate is measured over at least this many bytes of results and this many seconds. If this process is late, results
+#: that have arrived over milliseconds are read all at once.
+RATE_BYTES, RATE_S = 256 * KIB, 0.004
 #: Number of recent rates kept per stream.
 RATES_KEPT = 32
 #: The chunk size is chosen once all streams together have at least this many rates.
@@ -37,6 +43,8 @@ LATENCY_TROUBLE_RATIO = 3.0
 LATENCY_FLOOR_RATIO = 1.5
 #: The factors by which one round of results changes the credit.
 SHRINK, GROW = 0.5, 1.25
+#: The part of the credit with which a stream begins after a pause.
+OPENING = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +105,12 @@ class Credit:
     Args:
         chunk_bytes: size of a chunk.
         granted_bytes: the reducer's limit.
-        target_s: the target latency.
+        target: the data plane's.
         before: that of the previous epoch. If the path is long, this one continues with its findings.
     """
 
     def __init__(
-        self, chunk_bytes: int, granted_bytes: int, target_s: float, before: Credit | None = None
+        self, chunk_bytes: int, granted_bytes: int, target: PlaneTarget, before: Credit | None = None
     ) -> None:
         #: It begins with one chunk, whose latency is that of the path alone.
         self.credit_bytes = chunk_bytes
@@ -110,11 +118,14 @@ class Credit:
         self.results = 0
         #: Recent rates in payload bytes per second, each over RATE_BYTES without a pause.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
-        self._least = chunk_bytes
+        self._chunk_bytes = chunk_bytes
+        #: The least credit in chunks. With one chunk in flight, pushes do not overlap results. So the rate is low, and
+        #: keeps the credit low, whatever the path carries. Chunks are enlarged only if rates call for several.
+        self._least_chunks = 1 if chunk_bytes <= target.first_chunk_bytes else 2
         #: Whether the kernel paces the stream. If so, data in flight waits here, and not in a switch's queue.
         self.is_paced = False
         self._most = granted_bytes
-        self._target_s = target_s
+        self._target_s = target.target_s
         self._least_latency_s = math.inf
         if before is not None and before.is_long:
             self.credit_bytes = max(chunk_bytes, min(before.credit_bytes, granted_bytes))
@@ -122,8 +133,18 @@ class Credit:
         self._round_bytes = 0
         self._round_latency_s = 0.0
         self._round_count = 0
-        self._stretch_bytes = 0
+        #: The present stretch of results without a pause: its bytes, its duration, and when it began.
+        self._stretch_bytes, self._stretch_s = 0, 0.0
         self._stretch_at: float | None = None
+        #: Whether a rate was measured since the last pause.
+        self._has_rate = False
+        #: The credit that results since the last pause have opened.
+        self._open_bytes = math.inf
+
+    @property
+    def usable_bytes(self) -> float:
+        """The part of the credit that may be in flight now."""
+        return min(self.credit_bytes, self._open_bytes)
 
     def on_result(self, cost: int, latency_s: float | None, now: float) -> None:
         """Record a result.
@@ -135,12 +156,13 @@ class Credit:
             now: the present time.
         """
         self.results += 1
+        self._open_bytes += 2 * cost
         if self._stretch_at is None:
             self._stretch_at, self._stretch_bytes = now, 0
         else:
             self._stretch_bytes += cost
-            if self._stretch_bytes >= RATE_BYTES:
-                self.rates.append(self._stretch_bytes / max(now - self._stretch_at, 1e-6))
+            self._stretch_s = now - self._stretch_at
+            if self._stretch_s >= RATE_S and self._count_stretch():
                 self._stretch_at, self._stretch_bytes = now, 0
         if latency_s is None:
             return
@@ -159,14 +181,28 @@ class Credit:
         return self._target_s < self._least_latency_s < math.inf
 
     def on_idle(self) -> None:
-        """Record that nothing is in flight, so no rate can be measured until the next result."""
-        self._stretch_at = None
+        """Record that nothing is in flight: the next result begins a new stretch, and no burst must follow."""
+        if (
+            not self._has_rate
+        ):  # the sums since the last pause were short, so all their results are one stretch
+            self._count_stretch()
+        self._stretch_at, self._stretch_bytes, self._has_rate = None, 0, False
+        if not (self.is_paced or self.is_long):
+            self._open_bytes = max(OPENING * self.credit_bytes, self._least_chunks * self._chunk_bytes)
+
+    def _count_stretch(self) -> bool:
+        """Record the rate of the present stretch if it has enough bytes; return whether it has."""
+        if self._stretch_bytes < RATE_BYTES:
+            return False
+        self.rates.append(self._stretch_bytes / max(self._stretch_s, 1e-6))
+        self._has_rate = True
+        return True
 
     def _adapt(self, latency_s: float) -> None:
         # A path that takes longer than the target needs more in flight, or the rate would drop round by round. But half
         # of a long round trip is more than queues hold.
         least_s = self._least_latency_s
-        least = min(CHUNKS * self._least, self._most) if self.is_paced else self._least
+        least = min((CHUNKS if self.is_paced else self._least_chunks) * self._chunk_bytes, self._most)
         room_s = min((LATENCY_FLOOR_RATIO - 1) * least_s, self._target_s / 2)
         goal_s = max(self._target_s, least_s + room_s)
         if latency_s > LATENCY_TROUBLE_RATIO * goal_s:
@@ -180,7 +216,7 @@ class Credit:
                 # Something waits on the path, so it is full, or another rank is behind. On a long path, a rank that is
                 # some chunks ahead waits for it, or the ranks would never grow their credit together.
                 full = int(rate * goal_s)
-                ahead = min(self.credit_bytes, CHUNKS * self._least) if self.is_long else 0
+                ahead = min(self.credit_bytes, CHUNKS * self._chunk_bytes) if self.is_long else 0
                 most = min(most, max(full, ahead))
         self.credit_bytes = max(min(grown, most), least)
 

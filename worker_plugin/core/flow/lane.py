@@ -123,7 +123,7 @@ class Lane:
         return push
 
     def _allows(self, cost: int) -> bool:
-        if self.credit is not None and self.in_flight + cost // 2 > self.credit.credit_bytes:
+        if self.credit is not None and self.in_flight + cost // 2 > self.credit.usable_bytes:
             return False  # half a chunk more is allowed: the credit is a goal, and the grant is the limit
         return self.in_flight + cost <= self.credit_bytes
 

@@ -38,7 +38,7 @@ class Path:
 
 
 def paced(granted=4 * MIB, chunk=CHUNK):
-    return Credit(chunk, granted, TCP.target_s)
+    return Credit(chunk, granted, TCP)
 
 
 def test_it_begins_with_one_chunk():
@@ -61,9 +61,9 @@ def test_a_long_path_keeps_its_credit_in_the_next_epoch_and_a_short_one_begins_w
     long, short = paced(), paced()
     credit, _ = Path(50e6, delay_s=0.04).drive(long)
     Path(50e6, delay_s=0.001).drive(short)
-    assert Credit(CHUNK, 4 * MIB, TCP.target_s, long).credit_bytes == credit > 16 * CHUNK
-    assert Credit(CHUNK, MIB, TCP.target_s, long).credit_bytes == MIB < credit
-    assert Credit(CHUNK, 4 * MIB, TCP.target_s, short).credit_bytes == CHUNK
+    assert Credit(CHUNK, 4 * MIB, TCP, long).credit_bytes == credit > 16 * CHUNK
+    assert Credit(CHUNK, MIB, TCP, long).credit_bytes == MIB < credit
+    assert Credit(CHUNK, 4 * MIB, TCP, short).credit_bytes == CHUNK
 
 
 def test_a_path_that_is_long_and_fast_gets_more_than_the_usual_credit():
@@ -106,6 +106,56 @@ def test_pushes_that_no_result_triggered_say_nothing_of_the_path():
     assert subject.credit_bytes == CHUNK
 
 
+def test_large_chunks_are_never_alone_in_flight():
+    """Alone, a chunk of 1 MiB takes 13 to 18 ms on a path of 125 MB/s, which is as long as the target."""
+    subject = Credit(MIB, 32 * MIB, TCP)
+    for step in range(50):
+        subject.on_result(MIB, 0.013 if step % 10 == 0 else 0.018, 0.018 * step)
+    assert subject.credit_bytes >= 2 * MIB
+
+
+def test_results_that_are_read_all_at_once_do_not_raise_the_rate():
+    subject, rate = paced(), 60e6
+    for step in range(1000):
+        subject.on_result(CHUNK, None, (step - step % 8) * CHUNK / rate)
+    assert credit.good_rate(subject.rates) == pytest.approx(rate, rel=0.3)
+
+
+def test_short_sums_have_one_rate_each():
+    subject, rate = paced(), 400e6
+    for sums in range(3):
+        for step in range(1, 10):
+            subject.on_result(CHUNK, None, sums + step * CHUNK / rate)
+        subject.on_idle()
+    assert list(subject.rates) == pytest.approx([rate] * 3)
+
+
+@pytest.mark.parametrize("kind", ["short", "paced", "long"])
+def test_after_a_pause_a_lane_begins_with_a_part_and_each_result_opens_two_chunks(kind):
+    subject = paced()
+    if kind == "long":
+        Path(50e6, delay_s=0.04).drive(subject)
+    subject.is_paced = kind == "paced"
+    subject.credit_bytes = 8 * CHUNK
+    window = Window()
+    window.regrid(CHUNK)
+    configuration = Configuration(INSTANCE, 1, CHUNK, (Member("a:1", incarnation("a")),))
+    lane = Lane(configuration, 0, 4 * MIB, 0, subject)
+
+    def in_flight():
+        while lane.next_push(window) is not None:
+            pass
+        return lane.in_flight // CHUNK
+
+    for seq in (0, 1):
+        window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, 40 * CHUNK // 4, 7))
+        first = in_flight()
+        assert first == (6 if kind == "short" else 8)
+        for chunk in range(40):
+            lane.on_result(seq, chunk, 0.001 * chunk)
+            assert in_flight() == min(first + 2 * (chunk + 1), 8, 39 - chunk)
+
+
 def test_a_pause_is_no_rate():
     subject = paced()
     subject.on_result(CHUNK, None, 0.0)
@@ -144,8 +194,9 @@ def test_a_lane_rounds_the_pace_to_whole_chunks_and_never_passes_what_was_grante
         window = Window()
         window.regrid(CHUNK)
         window.issue(Collective(ReduceOp.SUM, DType.FLOAT32, 100 * CHUNK // 4, 7))
-        subject = Credit(CHUNK, granted, TCP.target_s)
+        subject = Credit(CHUNK, granted, TCP)
         subject.credit_bytes = paced_bytes
+        subject.is_paced = True  # or it would begin with a part
         configuration = Configuration(INSTANCE, 1, CHUNK, (Member("a:1", incarnation("a")),))
         lane = Lane(configuration, 0, granted, 0, subject)
         while lane.next_push(window) is not None:

@@ -116,11 +116,11 @@ class Credit:
         self.credit_bytes = chunk_bytes
         #: Number of results received.
         self.results = 0
-        #: Recent rates in payload bytes per second, each over RATE_BYTES without a pause.
+        #: Recent rates in payload bytes per second, each over at least RATE_BYTES without a pause.
         self.rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._chunk_bytes = chunk_bytes
         #: The least credit in chunks. With one chunk in flight, pushes do not overlap results. So the rate is low, and
-        #: keeps the credit low, whatever the path carries. Chunks are enlarged only if rates call for several.
+        #: keeps the credit low, whatever the path carries. We enlarge chunks only if rates call for several.
         self._least_chunks = 1 if chunk_bytes <= target.first_chunk_bytes else 2
         #: Whether the kernel paces the stream. If so, data in flight waits here, and not in a switch's queue.
         self.is_paced = False

@@ -16,12 +16,13 @@ docs/decisions/credit.md has the measurements.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reduction.limits import CREDIT_BYTES_USUAL, KIB, MIB
 from reduction.model import DType
+
+from worker_plugin.core.flow.rate_meter import RateMeter, good_rate
 
 #: Number of chunks in flight when the latency equals the target.
 CHUNKS = 4
@@ -29,11 +30,6 @@ CHUNKS = 4
 CHUNK_BYTES_USEFUL = MIB
 #: Chunk sizes that are not powers of two are multiples of this.
 _STEP_BYTES = 8 * KIB
-#: A rate is measured over at least this many bytes of results and this many seconds. If this process is late, results
-#: that have arrived over milliseconds are read all at once.
-RATE_BYTES, RATE_S = 256 * KIB, 0.004
-#: Number of recent rates kept per stream.
-RATES_KEPT = 32
 #: The chunk size is chosen once all streams together have at least this many rates.
 RATES_NEEDED = 8
 #: If results take longer than this multiple of the target, the path is congested and the credit shrinks.
@@ -116,8 +112,7 @@ class Credit:
         self.credit_bytes = chunk_bytes
         #: Number of results received.
         self.results = 0
-        #: Recent rates in payload bytes per second, each over at least RATE_BYTES without a pause.
-        self.rates: deque[float] = deque(maxlen=RATES_KEPT)
+        self._meter = RateMeter()
         self._chunk_bytes = chunk_bytes
         #: The least credit in chunks. With one chunk in flight, pushes do not overlap results. So the rate is low, and
         #: keeps the credit low, whatever the path carries. We enlarge chunks only if rates call for several.
@@ -133,13 +128,13 @@ class Credit:
         self._round_bytes = 0
         self._round_latency_s = 0.0
         self._round_count = 0
-        #: The present stretch of results without a pause: its bytes, its duration, and when it began.
-        self._stretch_bytes, self._stretch_s = 0, 0.0
-        self._stretch_at: float | None = None
-        #: Whether a rate was measured since the last pause.
-        self._has_rate = False
         #: The credit that results since the last pause have opened.
         self._open_bytes = math.inf
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """Recent rates of results in payload bytes per second; see RateMeter."""
+        return self._meter.rates
 
     @property
     def usable_bytes(self) -> float:
@@ -157,13 +152,7 @@ class Credit:
         """
         self.results += 1
         self._open_bytes += 2 * cost
-        if self._stretch_at is None:
-            self._stretch_at, self._stretch_bytes = now, 0
-        else:
-            self._stretch_bytes += cost
-            self._stretch_s = now - self._stretch_at
-            if self._stretch_s >= RATE_S and self._count_stretch():
-                self._stretch_at, self._stretch_bytes = now, 0
+        self._meter.on_result(cost, now)
         if latency_s is None:
             return
         self._least_latency_s = min(self._least_latency_s, latency_s)
@@ -181,22 +170,10 @@ class Credit:
         return self._target_s < self._least_latency_s < math.inf
 
     def on_idle(self) -> None:
-        """Record that nothing is in flight: the next result begins a new stretch, and no burst must follow."""
-        if (
-            not self._has_rate
-        ):  # the sums since the last pause were short, so all their results are one stretch
-            self._count_stretch()
-        self._stretch_at, self._stretch_bytes, self._has_rate = None, 0, False
-        if not (self.is_paced or self.is_long):
-            self._open_bytes = max(OPENING * self.credit_bytes, self._least_chunks * self._chunk_bytes)
-
-    def _count_stretch(self) -> bool:
-        """Record the rate of the present stretch if it has enough bytes; return whether it has."""
-        if self._stretch_bytes < RATE_BYTES:
-            return False
-        self.rates.append(self._stretch_bytes / max(self._stretch_s, 1e-6))
-        self._has_rate = True
-        return True
+        """Record that nothing is in flight, so that no burst follows."""
+        self._meter.on_pause()
+        opening = max(OPENING * self.credit_bytes, self._least_chunks * self._chunk_bytes)
+        self._open_bytes = math.inf if self.is_paced or self.is_long else opening
 
     def _adapt(self, latency_s: float) -> None:
         # A path that takes longer than the target needs more in flight, or the rate would drop round by round. But half
@@ -219,14 +196,6 @@ class Credit:
                 ahead = min(self.credit_bytes, CHUNKS * self._chunk_bytes) if self.is_long else 0
                 most = min(most, max(full, ahead))
         self.credit_bytes = max(min(grown, most), least)
-
-
-def good_rate(rates: Sequence[float]) -> float:
-    """Return a rate that the stream can sustain: the 90th percentile.
-
-    The highest rate may merely have followed a stall.
-    """
-    return sorted(rates)[len(rates) * 9 // 10]
 
 
 def chunk_bytes_for(rates: Sequence[float], target: PlaneTarget) -> int | None:

@@ -75,12 +75,7 @@ class Report:
             lost["ranks"], lost[way] = max(lost["ranks"], waited), max(0.0, lost[way] - waited)
         word = max(lost, key=lambda name: lost[name])
         if word == "ranks" and self.straggler is not None:
-            rank, share, wait_s = self.straggler
-            rest = "its cores" if self.is_shared else "its link"
-            return f"rank_{rank}", (
-                f"rank {rank} was last for {100 * share:.0f} % of the chunks, which waited {1e3 * wait_s:.1f} ms "
-                f"for it: look at its data loader and {rest}"
-            )
+            return f"rank_{self.straggler.rank}", self.straggler.advice(is_shared=self.is_shared)
         return word, f"{100 * lost[word] / parts.measured:.0f} % {_SENTENCES[word]}"
 
 

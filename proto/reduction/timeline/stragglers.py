@@ -34,6 +34,17 @@ class Straggler(NamedTuple):
         """Return whether it causes slow collectives, given a chunk's time from push to result on other ranks."""
         return self.wait_s >= TIME_SHARE * chunk_time_s
 
+    def advice(self, *, is_shared: bool = False) -> str:
+        """Return what to look at, in words.
+
+        Args:
+            is_shared: whether all streams go through shared memory, so that its link cannot be slow.
+        """
+        return (
+            f"rank {self.rank} was last for {100 * self.share:.0f} % of the chunks, which waited "
+            f"{1e3 * self.wait_s:.1f} ms for it: look at its data loader and its {'cores' if is_shared else 'link'}"
+        )
+
 
 def straggler(counts: Mapping[int, int], waits: Mapping[int, float], world_size: int) -> Straggler | None:
     """Return the straggler; None if there is none, or if there are too few chunks.

@@ -66,11 +66,7 @@ def _lost(found: Loss, records: Sequence[Record], *, has_reducers: bool) -> Iter
     if shown:
         yield f"lost {_ms((measured - found.ideal) / count)}: {', '.join(shown)}"
     if found.straggler is not None:
-        rank, share, wait_s = found.straggler
-        yield (
-            f"-> rank {rank} was last for {100 * share:.0f} % of the chunks, by {_ms(wait_s)}: look at its data "
-            f"loader and its link"
-        )
+        yield f"-> {found.straggler.advice()}"
     elif lost and lost[0][1] >= WORTH_IT * measured:
         late = lost[0][0].startswith("waiting for rank")
         yield f"-> most of it: {lost[0][0]}{': look at its data loader' if late else ''}"

@@ -60,7 +60,8 @@ def test_reducers_tell_more():
     lines = list(verdict(*timed(record(0, spans), record(1, spans)), [theirs], 1e9))
     assert "waiting for the rest of rank 1 (host-one)" in lines[1]
     assert lines[2] == (
-        "-> rank 1 was last for 100 % of the chunks, by 1200.00 ms: look at its data loader and its link"
+        "-> rank 1 was last for 100 % of the chunks, which waited 1200.0 ms for it: look at its data loader and "
+        "its link"
     )
 
 

@@ -82,7 +82,8 @@ def test_the_weights_are_those_of_nodes_of(torchruns, reducers, tmp_path, nodes,
     more = {"REDUCTION_REDUCERS": ",".join(reducers(2)), "REDUCTION_LOCAL_GROUP": local_group}
     for run in torchruns(nodes, **more):
         assert run.wait() == 0, run.log.read_text()[-5000:]
-        text = run.log.read_text()
+        # The agents of torchrun meet before they end, in a store that the fastest of them may already have closed.
+        text = "".join(line for line in run.log.open() if "/torch/distributed/elastic/agent/" not in line)
         assert "Traceback" not in text, text[-5000:]
     expected, other = weights(size), weights(3 - size)
     assert any(not torch.equal(expected[name], other[name]) for name in expected), "the bits tell nothing"

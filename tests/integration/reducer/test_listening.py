@@ -62,12 +62,14 @@ def both(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])
-def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(both, host, reached, is_chosen):
+def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(
+    both, free_port, host, reached, is_chosen
+):
     """Another program may use the same port at an address on which the reducer does not listen."""
     plain = host.strip("[]")
 
     async def run():
-        wanted = [binding.free_port(plain) if is_chosen else 0 for _ in range(3)]
+        wanted = [free_port() if is_chosen else 0 for _ in range(3)]
         data_port, grpc = DataPort(), GrpcServer(Engine(memory_limit_bytes=1 << 20))
         data_port.start(plain, wanted[0])
         http = binding.listen(plain, wanted[1])

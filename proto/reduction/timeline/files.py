@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,37 +39,45 @@ class OwnFile:
     def write(self, text: str) -> Path:
         """Write the whole file, creating the directory if necessary, and return its path.
 
+        Its former text remains until the new one is complete, so that nobody reads half of it.
+
         Raises:
             OSError: the file cannot be written.
         """
-        path, descriptor = self._again() or self._new()
-        with open(descriptor, "w", encoding="utf-8") as file:
-            os.ftruncate(descriptor, 0)
-            self._path, self._identity = path, _identity(descriptor)
-            file.write(text)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(".part", dir=self._directory)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                identity = _identity(os.fstat(descriptor))
+                file.write(text)
+            path = self._own() or self._new()
+            os.replace(part, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+        self._path, self._identity = path, identity
         return path
 
-    def _again(self) -> tuple[Path, int] | None:
+    def _own(self) -> Path | None:
+        """Return the path if the file that this object has written is still there."""
         if self._path is None:
             return None
         with suppress(OSError):  # it no longer exists
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            if _identity(descriptor) == self._identity:
-                return self._path, descriptor
-            os.close(descriptor)
+            if _identity(self._path.lstat()) == self._identity:
+                return self._path
         return None
 
-    def _new(self) -> tuple[Path, int]:
-        self._directory.mkdir(parents=True, exist_ok=True)
+    def _new(self) -> Path:
+        """Return the path of a new, empty file."""
         number = 0
         while True:
             path = self._directory / (f"{self._name}.{number}.json" if number else f"{self._name}.json")
             try:
-                return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                return path
             except FileExistsError:
                 number += 1
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino

@@ -192,7 +192,7 @@ class Credit:
             if not self.is_long or latency_s > least_s + room_s / 2:
                 # Something waits on the path, so it is full, or another rank is behind. On a long path, a rank that is
                 # some chunks ahead waits for it, or the ranks would never grow their credit together.
-                full = int(rate * goal_s)
+                full = int(rate * goal_s) + (2 * self._chunk_bytes if self.is_long else 0)
                 ahead = min(self.credit_bytes, CHUNKS * self._chunk_bytes) if self.is_long else 0
                 most = min(most, max(full, ahead))
         self.credit_bytes = max(min(grown, most), least)

@@ -25,6 +25,15 @@ def test_a_file_is_written_again_and_only_we_may_read_it(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_cannot_be_written_leaves_the_former_text(tmp_path):
+    file = OwnFile(tmp_path, "a")
+    path = file.write("first")
+    with pytest.raises(UnicodeEncodeError):
+        file.write("half \ud800")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_files_that_were_there_stay_as_they_are(tmp_path):
     (tmp_path / "a.json").write_text("theirs")
     os.mkfifo(tmp_path / "a.1.json")

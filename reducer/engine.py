@@ -166,7 +166,9 @@ class Engine:
         self._ticked_at = now
         asked = ((stream, self._paced.get(stream)) for stream in self.jobs.sending())
         answers = ((stream, None if path is None else path.sent) for stream, path in asked)
-        self._handle(Tick({stream: sent for stream, sent in answers if sent is not None}))
+        totals = {stream: sent for stream, sent in answers if sent is not None}
+        for key in list(self.jobs.by_name):  # an event each, so that a bug costs one job, not all
+            self._handle(Tick(totals, key))
         self.lines.expire()
         self.lobby.forget(self._clock())
         if not self.jobs.by_name:

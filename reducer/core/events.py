@@ -50,6 +50,8 @@ class Tick:
 
     #: Totals of each stream's data connection, where they are known.
     sent: Mapping[int, Sent] = field(default_factory=dict, hash=False)
+    #: Name and group of the job for which time has passed; None for all jobs.
+    job: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

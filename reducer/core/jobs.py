@@ -146,8 +146,11 @@ class Jobs:
             case Ended(name, group, rank, nonce):
                 job = self.by_name.get((name, group))
                 return [] if job is None else job.on_ended(rank, nonce)
-            case Tick(sent):
-                return [action for job in self.by_name.values() for action in job.on_tick(sent, now)]
+            case Tick(sent, key):
+                if key is None:
+                    return [action for job in self.by_name.values() for action in job.on_tick(sent, now)]
+                job = self.by_name.get(key)
+                return [] if job is None else job.on_tick(sent, now)
             case Drain():
                 self.is_draining = True
                 return [action for job in self.by_name.values() for action in job.drain()]

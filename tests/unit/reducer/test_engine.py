@@ -22,6 +22,7 @@ from reduction.model import (
     Welcome,
 )
 
+from reducer.core.job import Job
 from reducer.core.totals import JobLabel, Traffic
 from reducer.engine import MEASURED_CHUNKS, ON_TCP, TICK_S, Engine
 
@@ -153,6 +154,23 @@ def test_a_sink_that_raises_costs_its_own_job_only(engine, caplog):
     assert "internal error of the reducer; see its log" in abort.message
     other_streams[0].send(push())
     assert others[0].frames == [(0, bytes.fromhex("803f803f"))]
+
+
+def test_time_passes_for_other_jobs_if_one_fails(engine, monkeypatch, caplog):
+    asked = []
+
+    def on_tick(job, sent, now):
+        asked.append(job.name)
+        if job.name == "broken":
+            raise RuntimeError("a bug in a job")
+        return []
+
+    monkeypatch.setattr(Job, "on_tick", on_tick)
+    for name in ("first", "broken", "last"):
+        running(engine, job=name)
+    engine.tick()
+    assert asked == ["first", "broken", "last"]
+    assert "a bug in a job" in caplog.text
 
 
 # ---- memory ----

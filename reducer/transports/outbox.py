@@ -30,7 +30,7 @@ from reducer.transports.lives import Life
 from reducer.transports.tcp_server import DataPort, DataSession
 
 #: How often the outbox checks whether withheld reports can be sent, in seconds.
-NEWS_S = 0.05
+HELD_BACK_S = 0.05
 
 
 class Path(NamedTuple):
@@ -241,7 +241,7 @@ class Outbox:
         """Keep a report until the peer has read some data. A newer report of the same rank replaces it."""
         if self._news is None:
             self._news = {}, False
-            asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
+            asyncio.get_running_loop().call_later(HELD_BACK_S, self._send_news)
         waiting, _ = self._news
         self._news = waiting | {peer.rank: peer for peer in news.peers}, news.draining
 
@@ -249,7 +249,7 @@ class Outbox:
         if self._is_closed or self._news is None:
             return
         if self._unread_bytes > UNREAD_NEWS_BYTES:
-            asyncio.get_running_loop().call_later(NEWS_S, self._send_news)
+            asyncio.get_running_loop().call_later(HELD_BACK_S, self._send_news)
             return
         waiting, draining = self._news
         self._news = None

@@ -74,7 +74,7 @@ async def test_reports_go_at_once_to_a_peer_that_reads():
 
 
 async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
-    monkeypatch.setattr(outbox, "NEWS_S", 0.001)
+    monkeypatch.setattr(outbox, "HELD_BACK_S", 0.001)
     box, stream = make_box()
     box.on_frame(result(UNREAD_NEWS_BYTES))
     queued = box._queued_bytes
@@ -98,7 +98,7 @@ async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypa
 
 
 async def test_a_stream_that_has_ended_is_told_nothing(monkeypatch):
-    monkeypatch.setattr(outbox, "NEWS_S", 0.001)
+    monkeypatch.setattr(outbox, "HELD_BACK_S", 0.001)
     box, _ = make_box()
     box.on_frame(result(UNREAD_NEWS_BYTES))
     box.on_frame(Peers((peer(1),), False))

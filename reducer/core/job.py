@@ -332,6 +332,35 @@ class Job:
         if push.epoch < self.epoch:
             return []  # sent before the rank knew of this epoch, so it will push again
         view = self.ranks[rank]
+        slot = self._slot_for(rank, push, now)
+        try:
+            payloads = slot.on_push(rank, push.collective, push.payload)
+        except CollectiveMismatch as error:
+            first = slot.first_rank
+            who = f"rank {rank} ({view.host}), rank {first} ({self.ranks[first].host})"
+            raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}: {who}")) from None
+        self._check_left(push.seq, slot)
+        view.outstanding += layout.charge(slot.layout_bytes)
+        self.received_bytes += push.payload.nbytes
+        self._on_held(rank, push.held, now)
+        actions: list[Action] = []
+        key = SlotKey(self.id, push.seq, push.chunk)
+        if payloads:
+            actions.append(Fold(key, push.collective, payloads, slot.layout_bytes))
+        missing = slot.missing
+        if missing == 1:
+            self.waits.wait_for(slot.folded, now)
+        elif not missing:
+            actions.append(self._complete(key, slot, rank, now))
+        return actions
+
+    def _slot_for(self, rank: int, push: Push, now: float) -> Slot:
+        """Return the slot of a push, a new one if it is the chunk's first.
+
+        Raises:
+            OutOfOrder: the rank may not push now, or not as much.
+            ReductionError: the push does not fit the layout; see `check_chunk`.
+        """
         if push.epoch > self.epoch or not self.is_started or rank not in self.hellos:
             raise OutOfOrder(
                 f"rank {rank} pushed in epoch {push.epoch}, but this reducer is in epoch {self.epoch}, "
@@ -344,10 +373,10 @@ class Job:
             layout_bytes = check_chunk(rank, push, self.configuration, self.index)
         else:
             layout_bytes = slot.layout_bytes
-        cost = layout.charge(layout_bytes)
-        if view.outstanding and view.outstanding + cost > self.credit_bytes:
+        outstanding, cost = self.ranks[rank].outstanding, layout.charge(layout_bytes)
+        if outstanding and outstanding + cost > self.credit_bytes:
             raise OutOfOrder(
-                f"rank {rank} pushed {view.outstanding + cost} bytes ahead of the results, "
+                f"rank {rank} pushed {outstanding + cost} bytes ahead of the results, "
                 f"but its credit is {self.credit_bytes}"
             )
         if slot is None:
@@ -357,46 +386,35 @@ class Job:
             )
             if is_late:  # some rank has skipped it, which `_check_order` will find
                 self.slots = dict(sorted(self.slots.items()))
-        try:
-            payloads = slot.on_push(rank, push.collective, push.payload)
-        except CollectiveMismatch as error:
-            first = slot.first_rank
-            who = f"rank {rank} ({view.host}), rank {first} ({self.ranks[first].host})"
-            raise JobFailed(CollectiveMismatch(f"collective {push.seq}: {error}: {who}")) from None
-        self._check_left(push.seq, slot)
-        view.outstanding += cost
-        self.received_bytes += nbytes
-        self._on_held(rank, push.held, now)
-        actions: list[Action] = []
-        key = SlotKey(self.id, push.seq, push.chunk)
-        if payloads:
-            actions.append(Fold(key, push.collective, payloads, layout_bytes))
-        missing = slot.missing
-        if missing == 1:
-            self.waits.wait_for(slot.folded, now)
-        elif not missing:
-            self._check_order(push.seq, push.chunk)
-            del self.slots[push.seq, push.chunk]
-            self.waits.note(rank, now - slot.opened_at, now)
-            for view in self.ranks.values():
-                view.outstanding -= cost
-            self.minimum_due = None
-            streams = self._audience()
-            divisor = self.world_size * self.local_size
-            actions.append(
-                Publish(
-                    key,
-                    push.collective,
-                    divisor,
-                    self.epoch,
-                    self.minimum,
-                    streams,
-                    self.has_checksums,
-                    rank,
-                    slot.opened_at,
-                )
-            )
-        return actions
+        return slot
+
+    def _complete(self, key: SlotKey, slot: Slot, last: int, now: float) -> Publish:
+        """Close a slot that every rank has pushed to, and return the action that publishes its sum.
+
+        Args:
+            key: of the slot.
+            slot: the slot.
+            last: the rank whose push has completed it.
+            now: in seconds.
+        """
+        self._check_order(key.seq, key.chunk)
+        del self.slots[key.seq, key.chunk]
+        self.waits.note(last, now - slot.opened_at, now)
+        cost = layout.charge(slot.layout_bytes)
+        for view in self.ranks.values():
+            view.outstanding -= cost
+        self.minimum_due = None
+        return Publish(
+            key,
+            slot.collective,
+            self.world_size * self.local_size,
+            self.epoch,
+            self.minimum,
+            self._audience(),
+            self.has_checksums,
+            last,
+            slot.opened_at,
+        )
 
     def _audience(self) -> tuple[int, ...]:
         """Return the streams to which a result is sent. Each reducer starts with another rank.

@@ -160,7 +160,7 @@ def must_tell(generation: Generation, own: Worker, others: Iterable[Said]) -> bo
 
 
 def _as_new(hearing: Hearing) -> Advice:
-    own, size = hearing.own, hearing.lineage.size
+    own = hearing.own
     live = [said for said in hearing.living if said.number]
     for said in live or hearing.living:
         if said.settings != own.settings:
@@ -202,6 +202,12 @@ def _as_new(hearing: Hearing) -> Advice:
         return Wait(f"the job's {len(live)} workers to admit this one between two steps")
     if before:
         return Wait(f"another process with rank {own.worker.rank}, on {before[0].host}, to end")
+    return _to_begin(hearing)
+
+
+def _to_begin(hearing: Hearing) -> Advice:
+    """Advise a worker of a job that no worker has begun yet."""
+    own, size = hearing.own, hearing.lineage.size
     everybody = sorted(
         (said.worker for said in (*hearing.living, own)), key=lambda one: one.nonce, reverse=True
     )

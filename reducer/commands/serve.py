@@ -198,6 +198,9 @@ def serve(
 
     Every option can also be set by a variable, such as REDUCER_BIND for --bind, or in the --config
     file. The command line takes precedence over variables, and variables over the file.
+
+    Exit codes: 0 drained, or its job is over; 1 its processes keep ending; 2 wrong settings or files; 3 an address
+    cannot be bound; 5 no job came within --wait-for-job; 130 a second signal cut the draining short.
     """
     from reducer.binding import BindError, check_host
     from reducer.process.unused import NoJob

@@ -1,11 +1,9 @@
 """The DDP communication hook, and `attach`, which registers it."""
 # No `from __future__ import annotations`: DDP compares the hook's annotations with real types.
 
-import os
 from typing import Unpack, cast
 
 import torch
-from _reduction_server_entry_points import VARIABLE
 from reduction.errors import ConfigError
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
@@ -76,11 +74,8 @@ def attach(
     if (attached := attached_state(ddp_model)) is not None:
         if settings or state not in (None, attached):
             raise ConfigError(
-                "this module averages through the reducers already, because REDUCTION_AUTO has attached it: give "
-                "settings as REDUCTION_* variables, or do without it (`reducer run --no-auto`)"
-                if os.environ.get(VARIABLE)
-                else "this module averages through the reducers already, with a state that attach() or "
-                "register_comm_hook() got before: attach it once, with all settings"
+                "this module averages through the reducers already: attach it once, with all settings. If "
+                "REDUCTION_AUTO has attached it, set REDUCTION_* variables instead, or use `reducer run --no-auto`"
             )
         return attached
     if "process_group" in settings:

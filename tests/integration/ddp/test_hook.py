@@ -288,7 +288,7 @@ def attached_twice(rank: Any, reducers: list[str], job: str) -> str:
 
 def test_a_second_attach_is_refused(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
     [said] = ranks.run(1, attached_twice, reducers(1), job)
-    assert "with a state that attach() or register_comm_hook() got before" in said
+    assert "averages through the reducers already: attach it once, with all settings" in said
 
 
 # ---- torch.profiler ----

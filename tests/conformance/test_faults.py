@@ -50,7 +50,7 @@ async def test_a_chunk_that_does_not_exist(place):
         assert "rank 1 (host1) pushed chunk 1" in await aborted(worker, MalformedFrame)
 
 
-async def test_more_than_the_credit(place):
+async def test_pushing_more_than_the_credit(place):
     zero, one = await place.running(credit=4 * CHUNK)
     for seq in range(5):
         one.push(np.zeros(256, np.float32), seq)
@@ -126,7 +126,7 @@ async def test_goodbye_while_another_rank_waits_names_who_left(place):
     await workers[1].sink.closed
 
 
-async def test_a_crash_leaves_the_name_and_the_memory_free(place):
+async def test_a_crash_frees_the_name_and_the_memory(place):
     workers = await place.running()
     workers[0].push(np.zeros(3, np.float32))
     for worker in workers:
@@ -148,7 +148,7 @@ async def test_close_is_idempotent_and_later_frames_are_dropped(place):
     await works(others, 0)
 
 
-async def test_a_rank_that_does_not_read_stalls_nobody_else(place):
+async def test_a_rank_that_does_not_read_does_not_stall_others(place):
     # 8 MiB of results wait for the deaf rank, more than the buffers on the way can hold.
     mib = 1 << 20
     reader, deaf = await beside_a_deaf_rank(place, 2 * mib)
@@ -165,7 +165,7 @@ def crc_of(values, seq=0):
     return checksum.of_push(1, seq, 0, 0, collective, memoryview(values).cast("B"))
 
 
-async def test_results_have_checksums_if_the_configuration_says_so(place):
+async def test_results_have_checksums_if_configured(place):
     workers = await place.running(checksums=True)
     values = np.float32([1, 2])
     for worker in workers:

@@ -44,7 +44,7 @@ async def ending(call):
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x1a\x05abcde", bytes(1000)])
-async def test_bytes_that_are_no_frame(grpc_place, data):
+async def test_bytes_that_are_not_a_frame(grpc_place, data):
     others = await grpc_place.running(job="others")
     call = grpc_place.call()
     await call.write(data)
@@ -99,7 +99,7 @@ async def test_a_rank_that_never_reads_is_cut_off_at_a_limit(grpc_place):
 # ---- a reducer that is absent, stops, or is not a reducer ----
 
 
-async def test_an_address_where_nobody_listens(grpc_place):
+async def test_an_address_where_nothing_listens(grpc_place):
     await grpc_place.server.stop(0)
     worker = grpc_place.worker()
     worker.join()
@@ -108,7 +108,7 @@ async def test_an_address_where_nobody_listens(grpc_place):
     assert str(error) == f"127.0.0.1:{grpc_place.port}: Connection refused"
 
 
-async def test_a_dial_that_fails_is_not_called_absent_and_says_why():
+async def test_a_failed_dial_is_unavailable_not_absent_and_gives_a_reason():
     """Cover an address that is not a reducer's, such as a metrics port, and a wrong host name."""
     port = StrangePort(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     reasons = {
@@ -148,7 +148,7 @@ async def test_a_server_that_sends_no_frames(grpc_place, answer):
     await server.stop(0)
 
 
-async def test_a_proxy_that_asks_who_we_are(grpc_place):
+async def test_a_proxy_that_requires_authentication(grpc_place):
     async def session(requests, context):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
 
@@ -181,7 +181,7 @@ async def test_one_endpoint_may_have_several_streams(grpc_place):
 # ---- the schema is the wire format ----
 
 
-async def test_a_client_of_the_generated_classes(grpc_place):
+async def test_a_client_using_the_generated_classes(grpc_place):
     call = grpc_place.channel().stream_stream(
         METHOD,
         request_serializer=pb.WorkerFrame.SerializeToString,
@@ -213,7 +213,7 @@ async def test_a_client_of_the_generated_classes(grpc_place):
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_status_says_what_the_engine_says(grpc_place):
+async def test_status_matches_the_engine(grpc_place):
     await works(await grpc_place.running())
     status = grpc_place.channel().unary_unary(METHOD.replace("Session", "Status"))
     answer = wire.status_from_wire(await status(b""))
@@ -224,7 +224,7 @@ async def test_status_says_what_the_engine_says(grpc_place):
     assert (answer.jobs[0].job, answer.jobs[0].received_bytes, answer.jobs[0].sent_bytes) == ("job", 16, 16)
 
 
-async def test_drain_asks_the_reducer_to_and_answers_how_long_that_takes_at_most(grpc_place):
+async def test_drain_asks_the_reducer_to_drain_and_returns_the_maximum_duration(grpc_place):
     drain = grpc_place.channel().unary_unary(METHOD.replace("Session", "Drain"))
     for request in (b"", b"\xff" * 1000):  # it is not read
         assert wire.drain_from_wire(await drain(request)) == 30.0
@@ -232,7 +232,7 @@ async def test_drain_asks_the_reducer_to_and_answers_how_long_that_takes_at_most
     await works(await grpc_place.running())
 
 
-async def test_health_and_its_end(grpc_place):
+async def test_health_becomes_not_serving(grpc_place):
     health = health_pb2_grpc.HealthStub(grpc_place.channel())
     requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", SERVICE)]
     assert [(await health.Check(request)).status for request in requests] == [SERVING, SERVING]

@@ -46,7 +46,7 @@ async def test_join_welcome_peers(place):
     assert await one.expect(Peers) == Peers((Peer(0, zero.nonce, "host0", P),), False)
 
 
-async def test_the_configuration_is_relayed_and_all_hellos_make_a_start(place):
+async def test_the_configuration_is_relayed_and_all_hellos_trigger_a_start(place):
     zero, one = place.worker(0), place.worker(1)
     await zero.welcome()
     await one.welcome()
@@ -58,7 +58,7 @@ async def test_the_configuration_is_relayed_and_all_hellos_make_a_start(place):
     assert await one.next(Start) == Start(1, 0)
 
 
-async def test_a_late_rank_hears_the_configuration_after_its_welcome(place):
+async def test_a_late_rank_receives_the_configuration_after_its_welcome(place):
     zero, one = place.worker(0), place.worker(1)
     await zero.welcome()
     zero.hello()
@@ -66,7 +66,7 @@ async def test_a_late_rank_hears_the_configuration_after_its_welcome(place):
     assert (await one.next(Configure)).configuration == zero.configuration()
 
 
-async def test_ranks_that_were_told_of_other_reducers(place):
+async def test_ranks_that_were_given_different_reducers(place):
     zero, one = place.worker(0), place.worker(1)
     zero.join(named=NamedReducers("a:1, b:1", 2))
     await zero.next(Welcome)
@@ -85,7 +85,7 @@ async def test_added_reducers_are_relayed(place):
     assert (await one.next(Configure)).configuration == configuration
 
 
-async def test_another_protocol_version(place):
+async def test_an_unsupported_protocol_version(place):
     worker = place.worker()
     worker.join(protocol=PROTOCOL_VERSION + 1)
     assert await refusal(worker, UnsupportedVersion) == (
@@ -134,7 +134,7 @@ async def test_a_name_is_free_again_once_rank_0_is_gone(place):
     assert "restarted" in await refusal(one, StaleInstance)
 
 
-async def test_another_world_size_fails_all_ranks_and_names_both(place):
+async def test_a_different_world_size_fails_all_ranks_and_names_both(place):
     zero, one = place.worker(0), place.worker(1, world_size=3)
     await zero.welcome()
     one.join()
@@ -158,7 +158,7 @@ async def test_memory_is_reserved_at_join_and_free_again_when_the_job_is_over(pl
     await large.welcome(credit_bytes=512 * CHUNK)
 
 
-async def test_draining_is_told_and_takes_no_new_job(place):
+async def test_draining_is_announced_and_refuses_new_jobs(place):
     zero, one = await place.running()
     place.engine.drain()
     while not (await zero.next(Peers)).draining:
@@ -173,7 +173,7 @@ async def test_draining_is_told_and_takes_no_new_job(place):
     assert (await one.result()).tolist() == [2, 2, 2]
 
 
-async def test_a_rank_that_comes_back_is_lost_and_then_there(place):
+async def test_a_returning_rank_is_reported_lost_and_then_present(place):
     zero, one = await place.running()
     one.stream.close()
     await zero.peers(P, L)

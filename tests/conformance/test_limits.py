@@ -115,7 +115,7 @@ async def test_one_stream_too_many(three_streams):
     await three_streams.worker(0, job="late", world_size=1).welcome()
 
 
-async def test_many_at_once_get_all_the_room_there_is(three_streams):
+async def test_simultaneous_joins_use_all_available_streams(three_streams):
     async def join(number):
         call = three_streams.call()
         frame = Join(f"job-{number}", bytes(16), 0, 1, bytes(16), "", 0, 4096)
@@ -129,7 +129,7 @@ async def test_many_at_once_get_all_the_room_there_is(three_streams):
         call.cancel()
 
 
-async def test_who_comes_after_too_many_strangers_waits_for_its_turn(two_strangers):
+async def test_a_call_after_too_many_strangers_waits_for_its_turn(two_strangers):
     calls = await silent(two_strangers, 2)
     one = await late(two_strangers)
     assert not two_strangers.engine.jobs.by_name
@@ -139,7 +139,7 @@ async def test_who_comes_after_too_many_strangers_waits_for_its_turn(two_strange
     await works(await two_strangers.running(world_size=1, job="other"))
 
 
-async def test_a_turn_that_does_not_come_is_no_end_for_a_worker(no_patience):
+async def test_a_worker_that_gets_no_turn_can_dial_again(no_patience):
     members = await no_patience.running(world_size=2)
     calls = await silent(no_patience, 2)
     one = await late(no_patience)
@@ -152,7 +152,7 @@ async def test_a_turn_that_does_not_come_is_no_end_for_a_worker(no_patience):
         call.cancel()
 
 
-async def test_so_many_may_wait_for_their_turn(no_room):
+async def test_the_number_of_waiting_calls_is_limited(no_room):
     [call] = await silent(no_room, 1)
     first = await late(no_room)
     second = no_room.worker(0, job="second", world_size=1)
@@ -165,7 +165,7 @@ async def test_so_many_may_wait_for_their_turn(no_room):
     await first.expect(Welcome)
 
 
-async def test_who_sends_no_join_loses_its_turn(no_time):
+async def test_a_call_without_a_join_loses_its_turn(no_time):
     [call] = await silent(no_time, 1)
     one = no_time.worker(0, world_size=1)
     one.join()
@@ -176,7 +176,7 @@ async def test_who_sends_no_join_loses_its_turn(no_time):
     )
 
 
-async def test_who_sends_no_join_loses_its_turn_sooner_while_others_wait(in_a_hurry):
+async def test_a_call_without_a_join_loses_its_turn_sooner_while_others_wait(in_a_hurry):
     calls = await silent(in_a_hurry, 2)
     await (await late(in_a_hurry)).expect(Welcome)
     ends = [asyncio.create_task(lost_turn(call)) for call in calls]
@@ -185,7 +185,7 @@ async def test_who_sends_no_join_loses_its_turn_sooner_while_others_wait(in_a_hu
     assert texts == {"no message within 0.2 s while others waited: try again"}
 
 
-async def test_one_connection_with_many_strangers_keeps_no_other_out(in_a_hurry):
+async def test_one_connection_with_many_strangers_does_not_block_others(in_a_hurry):
     channel = in_a_hurry.channel()
     calls = [channel.stream_stream(METHOD)() for _ in range(STREAMS_PER_CONNECTION_MAX)]
     while in_a_hurry.server._turns._waiting < len(calls) - 2:  # noqa: ASYNC110
@@ -196,7 +196,7 @@ async def test_one_connection_with_many_strangers_keeps_no_other_out(in_a_hurry)
         call.cancel()
 
 
-async def test_who_has_joined_is_no_stranger(two_strangers):
+async def test_a_joined_worker_is_not_a_stranger(two_strangers):
     members = await two_strangers.running(world_size=1)
     [call] = await silent(two_strangers, 1)
     others = await two_strangers.running(world_size=1, job="other")

@@ -63,7 +63,7 @@ async def error_of(call):
             return error
 
 
-async def test_workers_see_each_other_come_speak_and_go(grpc_place):
+async def test_workers_see_each_other_enter_speak_and_leave(grpc_place):
     await grpc_place.running()
     first, second = enter(grpc_place), enter(grpc_place)
     await say(first, A)
@@ -79,7 +79,7 @@ async def test_workers_see_each_other_come_speak_and_go(grpc_place):
     first.cancel()
 
 
-async def test_a_worker_that_takes_news_hears_what_has_changed(grpc_place):
+async def test_a_worker_that_takes_news_receives_only_changes(grpc_place):
     await grpc_place.running()
     first, second = enter(grpc_place), enter(grpc_place)
     await say(first, A, takes_news=True)
@@ -95,7 +95,7 @@ async def test_a_worker_that_takes_news_hears_what_has_changed(grpc_place):
     first.cancel()
 
 
-async def test_a_worker_that_leaves_in_good_order_has_gone_as_well(grpc_place):
+async def test_a_worker_that_leaves_cleanly_is_also_reported_gone(grpc_place):
     await grpc_place.running()
     first, second = enter(grpc_place), enter(grpc_place)
     await say(first, A)
@@ -121,7 +121,7 @@ async def test_each_job_needs_its_own_token(guarded):
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("data", [b"\xff\xff", b"", bytes(LOBBY_REQUEST_BYTES_MAX + 1)])
-async def test_what_is_no_request_ends_the_call_and_nothing_else(grpc_place, data, is_first):
+async def test_a_malformed_request_ends_only_its_call(grpc_place, data, is_first):
     await grpc_place.running()
     other, call = enter(grpc_place), enter(grpc_place)
     await say(other, B)
@@ -145,7 +145,7 @@ async def test_a_call_speaks_for_one_worker(grpc_place):
 
 
 @pytest.mark.parametrize("end", ["done_writing", "refused"])
-async def test_a_call_ends_well_while_its_first_answer_is_being_sent(grpc_place, end):
+async def test_a_call_ends_cleanly_while_its_first_answer_is_being_sent(grpc_place, end):
     await grpc_place.running()
     calls = [enter(grpc_place) for _ in range(40)]
     for number, call in enumerate(calls):

@@ -25,7 +25,7 @@ async def sums(workers, seq):
         assert (await worker.result(seq)).tolist() == [2, 4]
 
 
-async def test_an_endpoint_says_its_address(place):
+async def test_an_endpoint_reports_its_address(place):
     assert place.endpoint().address == f"127.0.0.1:{place.port}"
 
 
@@ -48,7 +48,7 @@ async def test_a_descriptor_is_open_as_long_as_the_stream_and_no_longer(place):
     assert stream.descriptor == -1
 
 
-async def test_what_was_sent_can_be_asked_at_any_time_and_never_shrinks(place):
+async def test_sent_statistics_are_available_at_any_time_and_never_shrink(place):
     workers = await place.running()
     stream = workers[0].stream
     await sums(workers, 0)
@@ -73,7 +73,7 @@ async def test_a_paced_stream_carries_the_same_sums(place):
         await sums(workers, seq)
 
 
-async def test_wait_closed_returns_when_the_sink_was_told(place):
+async def test_wait_closed_returns_once_the_sink_is_notified(place):
     workers = await place.running()
     for worker in workers:
         assert not worker.sink.closed.done()
@@ -83,7 +83,7 @@ async def test_wait_closed_returns_when_the_sink_was_told(place):
         await worker.stream.wait_closed()
 
 
-async def test_a_closed_stream_takes_everything_and_does_nothing(place):
+async def test_a_closed_stream_accepts_and_ignores_every_call(place):
     worker = place.worker(world_size=1)
     await worker.welcome()
     for _ in range(2):

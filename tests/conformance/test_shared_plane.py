@@ -51,7 +51,7 @@ async def test_payloads_are_not_sent(shared_place):
     assert all(len(known) == 1 for known in regions), "each has seen the reducer's region"
 
 
-async def test_a_region_that_has_ended_is_forgotten_by_the_peer(shared_place):
+async def test_a_region_no_longer_in_use_is_forgotten_by_the_peer(shared_place):
     workers = await shared_place.running(credit=64 << 20, chunk_bytes=1 << 20)
     for seq in range(3):
         await shared_place.eventually(lambda: True)
@@ -141,7 +141,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_a_lie_costs_its_job_only(shared_place, lie):
+async def test_a_lie_ends_only_its_own_job(shared_place, lie):
     honest = await shared_place.running(job="other")
     reader = shared_place.worker(0)
     await reader.welcome()
@@ -180,7 +180,7 @@ async def test_memory_that_is_being_read_is_not_used_again(shared_place):
     assert kept < 1 << 20, f"{kept} bytes would be written to while rank 1 reads them"
 
 
-async def test_a_host_without_the_socket_uses_tcp_and_says_so_once(shared_place, caplog):
+async def test_a_host_without_the_socket_uses_tcp_and_logs_it_once(shared_place, caplog):
     caplog.set_level(logging.INFO)
     listener = shared_place.data_port._listeners.pop()
     asyncio.get_running_loop().remove_reader(listener.fileno())
@@ -207,7 +207,7 @@ async def test_where_regions_are_forbidden_payloads_are_sent(shared_place, monke
 
 
 @pytest.mark.parametrize("unshared_s", [1000.0, 0.0])
-async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
+async def test_a_job_whose_region_cannot_be_mapped_uses_tcp_for_a_while(
     shared_place, monkeypatch, unshared_s
 ):
 
@@ -229,7 +229,7 @@ async def test_a_job_whose_region_cannot_be_mapped_comes_by_tcp_for_a_while(
         await works(workers)
 
 
-async def test_memory_with_holes_is_not_read_and_its_job_goes_on_by_tcp(shared_place, monkeypatch):
+async def test_memory_with_holes_is_not_read_and_its_job_continues_over_tcp(shared_place, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda descriptor, _, nbytes: os.ftruncate(descriptor, nbytes))
         cut = shared_place.worker()
@@ -242,7 +242,7 @@ async def test_memory_with_holes_is_not_read_and_its_job_goes_on_by_tcp(shared_p
     await works(workers)
 
 
-async def test_a_job_that_has_mapped_its_share_goes_on_by_tcp_and_others_share(shared_place):
+async def test_a_job_that_has_mapped_its_share_uses_tcp_while_others_share_memory(shared_place):
     mapped = shared_place.engine.mapped
     mapped.memory.limit = 64 << 20
     mapped.charge(Account("job"), 48 << 20)
@@ -255,9 +255,7 @@ async def test_a_job_that_has_mapped_its_share_goes_on_by_tcp_and_others_share(s
         await works(workers)
 
 
-async def test_a_worker_that_cannot_map_a_region_comes_by_tcp_the_next_time(
-    shared_place, monkeypatch, caplog
-):
+async def test_a_worker_that_cannot_map_a_region_uses_tcp_the_next_time(shared_place, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     workers = await shared_place.running(credit=64 << 20, chunk_bytes=1 << 20)
     stream = workers[0].stream

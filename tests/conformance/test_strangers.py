@@ -64,13 +64,13 @@ async def test_without_a_token_a_call_ends_before_anything_is_sent_on_it(guarded
 
 
 @pytest.mark.parametrize("method", ["Status", "Drain"])
-async def test_other_calls_are_refused_before_anything_is_sent_as_well(guarded, method):
+async def test_other_calls_are_also_refused_before_anything_is_sent(guarded, method):
     call = guarded.channel().stream_stream(f"/reduction.v1.Reduction/{method}")()
     assert (await end_of(call)).code() is grpc.StatusCode.UNAUTHENTICATED
     assert guarded.drains == 0
 
 
-async def test_a_token_of_another_job_is_found_out_at_the_join(guarded):
+async def test_a_token_of_another_job_is_detected_at_the_join(guarded):
     call = guarded.call(to_metadata("an0ther" * 6))
     worker = guarded.worker(0, world_size=1)
     join = []
@@ -84,7 +84,7 @@ async def test_a_token_of_another_job_is_found_out_at_the_join(guarded):
     assert not guarded.engine.jobs.by_name
 
 
-async def test_the_token_of_the_job_opens_it(guarded):
+async def test_a_job_accepts_its_own_token(guarded):
     call = guarded.call(to_metadata("t0ken" * 8))
     worker = guarded.worker(0, world_size=1)
     join = []

@@ -85,7 +85,7 @@ async def test_an_empty_collective_is_answered_between_others(place):
     assert (await one.result(2)).tobytes() == (ramp(1) * 2).tobytes()
 
 
-async def test_a_contribution_may_be_changed_once_its_result_is_here(place):
+async def test_a_contribution_may_be_changed_once_its_result_has_arrived(place):
     zero, one = await place.running()
     mine = ramp(0)
     zero.push(mine, 0)
@@ -95,7 +95,7 @@ async def test_a_contribution_may_be_changed_once_its_result_is_here(place):
     assert (await one.result(0)).tobytes() == (ramp(0) + ramp(1)).tobytes()
 
 
-async def test_two_jobs_of_one_shape_do_not_see_each_other(place):
+async def test_two_jobs_of_the_same_shape_do_not_interfere(place):
     left = await place.running(job="left")
     right = await place.running(job="right")
     left[0].push(ramp(0))
@@ -108,7 +108,7 @@ async def test_two_jobs_of_one_shape_do_not_see_each_other(place):
         assert (await worker.result()).tobytes() == (ramp(2) + ramp(1)).tobytes()
 
 
-async def test_a_new_epoch_drops_what_was_there_and_sums_again(place):
+async def test_a_new_epoch_drops_earlier_pushes_and_sums_again(place):
     zero, one = await place.running()
     zero.push(ramp(0))
     one.stream.close()
@@ -137,7 +137,7 @@ async def test_a_push_of_the_old_epoch_is_ignored(place):
     assert (await one.result()).tobytes() == (ramp(1) + ramp(2)).tobytes()
 
 
-async def test_the_minimum_is_told_when_no_result_carries_it(place):
+async def test_the_minimum_is_sent_when_no_result_carries_it(place):
     zero, one = await place.running()
     zero.send(Ack(3))
     one.push(ramp(0), held=2)
@@ -150,7 +150,7 @@ async def test_the_minimum_is_told_when_no_result_carries_it(place):
     assert await one.next(Minimum) == Minimum(3)
 
 
-async def test_goodbye_ends_the_stream_cleanly_and_the_others_hear_it(place):
+async def test_goodbye_ends_the_stream_cleanly_and_others_are_notified(place):
     zero, one = await place.running()
     one.send(Goodbye(0, 0))
     assert await one.sink.closed is None

@@ -58,7 +58,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("kind", BAD_PORTS)
-async def test_auto_goes_on_over_grpc_and_tries_again(tcp_place, kind, monkeypatch, caplog):
+async def test_auto_continues_over_grpc_and_tries_again(tcp_place, kind, monkeypatch, caplog):
     monkeypatch.setattr(tcp_client, "DIAL_S", 0.05 if kind == "silent" else 10.0)
     monkeypatch.setattr(tcp_client, "REDIAL_S", (0.01,))
     tcp_place.is_required = False
@@ -213,7 +213,7 @@ async def test_a_stream_moves_later_when_the_data_port_can_be_reached(
     assert [text == again for text in texts] == [False, False, True, True]
 
 
-async def test_a_stream_that_ends_is_not_dialled_for_any_more(tcp_place, monkeypatch):
+async def test_dialing_stops_when_the_stream_ends(tcp_place, monkeypatch):
     monkeypatch.setattr(tcp_client, "DIAL_S", 0.05)
     monkeypatch.setattr(tcp_client, "REDIAL_S", (0.01,))
     tcp_place.is_required = False
@@ -316,7 +316,7 @@ async def test_moved_on_a_call_without_an_offer(grpc_place):
     assert frames[-1].message.endswith("Moved on the call, which does not belong there")
 
 
-async def test_the_connection_is_read_when_the_call_has_said_its_last(tcp_place):
+async def test_the_connection_is_read_after_the_last_frame_of_the_call(tcp_place):
     """Frames that the worker sent on the call come first, however late they arrive."""
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
@@ -364,7 +364,7 @@ async def test_the_key_of_a_stream_that_ended_opens_nothing(tcp_place, caplog):
     connection.close()
 
 
-async def test_the_key_of_a_stream_that_went_on_over_grpc_opens_nothing(tcp_place, caplog):
+async def test_the_key_of_a_stream_that_stayed_on_grpc_opens_nothing(tcp_place, caplog):
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     welcome = wire.reducer_frame_from_wire(await call.read())
@@ -402,7 +402,7 @@ async def test_a_stranger_is_closed_with_a_reason(tcp_place, name, monkeypatch, 
     await works(workers)
 
 
-async def test_the_right_beginning_of_a_key_is_not_enough(tcp_place, caplog):
+async def test_a_matching_key_prefix_is_not_enough(tcp_place, caplog):
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     welcome = wire.reducer_frame_from_wire(await call.read())
@@ -429,7 +429,7 @@ async def test_a_stranger_that_leaves(tcp_place, ending, caplog):
     await works(await tcp_place.running())
 
 
-async def test_a_key_in_single_bytes(tcp_place):
+async def test_a_key_sent_byte_by_byte(tcp_place):
     call = tcp_place.call()
     await call.write(wire.worker_frame_to_wire(Join("hand", bytes(16), 0, 1, bytes(16), "", 0, CHUNK)))
     welcome = wire.reducer_frame_from_wire(await call.read())
@@ -440,7 +440,7 @@ async def test_a_key_in_single_bytes(tcp_place):
     connection.close()
 
 
-async def test_there_is_a_limit_for_strangers_and_they_make_room_again(tcp_place, monkeypatch, caplog):
+async def test_strangers_are_limited_and_make_room_when_they_leave(tcp_place, monkeypatch, caplog):
     monkeypatch.setattr(tcp_server, "DATA_STRANGERS_MAX", 3)
     port = tcp_place.data_port.port
     strangers = [await DataConnection.dial("127.0.0.1", port) for _ in range(3)]
@@ -455,7 +455,7 @@ async def test_there_is_a_limit_for_strangers_and_they_make_room_again(tcp_place
     await works(await tcp_place.running())
 
 
-async def test_descriptors_that_run_out_stop_nobody(tcp_place, monkeypatch, caplog):
+async def test_running_out_of_descriptors_stops_no_job(tcp_place, monkeypatch, caplog):
     monkeypatch.setattr(tcp_server, "PAUSE_S", 0.05)
     port, listener = tcp_place.data_port, tcp_place.data_port._listeners[0]
 
@@ -544,7 +544,7 @@ async def test_a_damaged_frame_ends_its_stream_and_not_the_job(tcp_place):
 
 
 @pytest.mark.parametrize("cut", [1, tcp.HEADER_BYTES - 1, tcp.HEADER_BYTES, tcp.HEADER_BYTES + 100])
-async def test_an_end_in_the_middle_of_a_message(tcp_place, cut):
+async def test_a_connection_that_ends_mid_message(tcp_place, cut):
     zero = tcp_place.worker(0, job="hand")
     zero.instance = bytes(16)
     await zero.welcome()
@@ -564,7 +564,7 @@ async def test_an_end_in_the_middle_of_a_message(tcp_place, cut):
 # ---- the end ----
 
 
-async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
+async def test_an_abort_and_everything_before_it_arrive_before_the_end(tcp_place):
     zero, one = await tcp_place.running(credit=2 * MIB, chunk_bytes=MIB)
     for worker in (zero, one):
         for seq in range(2):
@@ -581,7 +581,7 @@ async def test_an_abort_and_all_before_it_arrive_before_the_end(tcp_place):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-async def test_what_was_sent_before_close_arrives(tcp_place, moved):
+async def test_frames_sent_before_close_arrive(tcp_place, moved):
     zero, one = tcp_place.worker(0), tcp_place.worker(1)
     await zero.welcome()
     await one.welcome()
@@ -611,7 +611,7 @@ async def test_a_server_that_stops_ends_all_streams(tcp_place):
         assert type(await worker.sink.closed) is ReducerUnavailable
 
 
-async def test_the_data_port_may_close_while_streams_go_on(tcp_place):
+async def test_the_data_port_may_close_while_streams_continue(tcp_place):
     workers = await tcp_place.running()
     stranger = await DataConnection.dial("127.0.0.1", tcp_place.data_port.port)
     await tcp_place.eventually(lambda: tcp_place.data_port._strangers)
@@ -625,7 +625,7 @@ async def test_the_data_port_may_close_while_streams_go_on(tcp_place):
 
 @pytest.mark.parametrize("half", ["call", "data"])
 @pytest.mark.parametrize("busy", [False, True])
-async def test_either_half_that_is_cut_ends_the_stream_once(tcp_place, half, busy, monkeypatch):
+async def test_cutting_either_half_ends_the_stream_once(tcp_place, half, busy, monkeypatch):
     monkeypatch.setattr(tcp_client, "LINGER_S", 0.1)
     calls = tcp_place.way(Relay(tcp_place.port))
     data = tcp_place.way(Relay(tcp_place.data_port.port))

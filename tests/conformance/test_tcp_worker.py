@@ -48,7 +48,7 @@ def no_linger(monkeypatch):
 # ---- order ----
 
 
-async def test_what_comes_on_the_call_before_moved_comes_first():
+async def test_frames_on_the_call_before_moved_come_first():
     async with ScriptedReducer() as reducer:
         sink = Recorder()
         await reducer.opened(sink)
@@ -61,7 +61,7 @@ async def test_what_comes_on_the_call_before_moved_comes_first():
         assert bytes((await sink.frames.get()).payload) == b"result"
 
 
-async def test_a_frame_on_the_call_after_moved_is_taken_too():
+async def test_a_frame_on_the_call_after_moved_is_accepted_too():
     # The reason why a connection ended arrives this way.
     async with ScriptedReducer() as reducer:
         sink = Recorder()
@@ -76,7 +76,7 @@ async def test_a_frame_on_the_call_after_moved_is_taken_too():
         assert await sink.closed is None
 
 
-async def test_frames_sent_while_dialling_go_out_first_and_in_order():
+async def test_frames_sent_while_dialing_go_out_first_and_in_order():
     async with ScriptedReducer() as reducer:
         stream = await reducer.opened(Recorder())
         for held in range(5):
@@ -210,7 +210,7 @@ async def test_a_call_that_ends_before_moved_ends_the_stream_at_once():
 
 
 @pytest.mark.usefixtures("no_linger")
-async def test_what_is_on_the_connection_when_the_call_ends_still_arrives():
+async def test_data_on_the_connection_when_the_call_ends_still_arrives():
     async with ScriptedReducer() as reducer:
         sink = Recorder()
         await reducer.moved(sink)
@@ -225,7 +225,7 @@ async def test_what_is_on_the_connection_when_the_call_ends_still_arrives():
 
 
 @pytest.mark.parametrize("half", ["call", "data"])
-async def test_a_half_that_stays_is_ended_in_bounded_time(half, monkeypatch):
+async def test_the_remaining_half_is_ended_in_bounded_time(half, monkeypatch):
     monkeypatch.setattr(tcp_client, "LINGER_S", 0.05)
     async with ScriptedReducer() as reducer:
         sink = Recorder()
@@ -243,7 +243,7 @@ async def test_a_half_that_stays_is_ended_in_bounded_time(half, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_linger")
-async def test_a_lost_reducer_is_unavailable_once():
+async def test_a_lost_reducer_is_reported_unavailable_once():
     async with ScriptedReducer() as reducer:
         sink = Recorder()
         stream = await reducer.moved(sink)
@@ -271,7 +271,7 @@ async def test_frames_after_the_end_are_dropped():
         assert [type(frame) for frame in sink.frames._queue] == [Welcome]
 
 
-async def test_peers_of_4096_ranks_fit_a_frame():
+async def test_peers_of_4096_ranks_fit_in_a_frame():
     ranks = tuple(_peer(rank) for rank in range(limits.WORLD_SIZE_MAX))
     async with ScriptedReducer() as reducer:
         sink = Recorder()

@@ -21,7 +21,7 @@ async def works(workers):
         assert (await worker.result()).tolist() == [len(workers), 2 * len(workers)]
 
 
-async def test_streams_move_and_say_so(tls_place):
+async def test_streams_move_and_report_tls(tls_place):
     workers = await tls_place.running()
     await works(workers)
     assert {worker.stream.plane for worker in workers} == {"tcp with TLS"}
@@ -62,7 +62,7 @@ async def test_a_key_opens_nothing_for_another_certificate(tls_place, caplog):
 
 
 @pytest.mark.parametrize("case", ["in clear", "no certificate", "another CA"])
-async def test_who_shows_no_certificate_of_the_ca_gets_no_answer(tls_place, tmp_path, caplog, case):
+async def test_peers_without_a_certificate_of_the_ca_get_no_answer(tls_place, tmp_path, caplog, case):
     other = Authority(tmp_path, "other").files()
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     bare.load_verify_locations(authority().ca)
@@ -96,7 +96,7 @@ def clear_port():
     return ClearPort()
 
 
-async def test_a_worker_with_tls_sends_nothing_in_clear(clear_port, caplog):
+async def test_a_worker_with_tls_sends_nothing_in_the_clear(clear_port, caplog):
     worker = clear_port.worker()
     await worker.welcome()
     error = await worker.sink.closed
@@ -106,7 +106,7 @@ async def test_a_worker_with_tls_sends_nothing_in_clear(clear_port, caplog):
     assert "it does not begin as a data connection" in caplog.text
 
 
-async def test_auto_stays_on_grpc_with_tls_then(clear_port):
+async def test_auto_stays_on_grpc_if_the_port_has_no_tls(clear_port):
     clear_port.is_required = False
     workers = await clear_port.running()
     await works(workers)

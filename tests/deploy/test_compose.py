@@ -16,7 +16,7 @@ def services() -> dict:
     return document["services"]
 
 
-def test_the_schema_of_compose() -> None:
+def test_compose_file_matches_its_schema() -> None:
     command = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(PATH)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
@@ -40,7 +40,7 @@ def test_no_port_is_open_to_the_network(services: dict) -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_is_mounted_or_built_from_is_there(services: dict) -> None:
+def test_mounted_and_built_paths_exist(services: dict) -> None:
     build = services["reducer-1"]["build"]
     context = (PATH.parent / build["context"]).resolve()
     assert context == ROOT

@@ -53,7 +53,7 @@ def commands() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_secret", [False, True])
-def test_reducers_start_with_what_the_folder_of_secrets_has(tmp_path: Path, is_secret: bool) -> None:
+def test_reducers_and_workers_use_the_secrets_folder(tmp_path: Path, is_secret: bool) -> None:
     for name, text in STUBS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o700)
@@ -111,7 +111,7 @@ def test_a_heterogeneous_job_trains(slurm: Slurm, script: Path, tmp_path: Path, 
 
 @on_slurm
 @pytest.mark.full
-def test_a_training_that_fails_at_once_ends_the_job(slurm: Slurm, script: Path) -> None:
+def test_a_training_run_that_fails_at_once_ends_the_job(slurm: Slurm, script: Path) -> None:
     code, output = slurm.batch(script, "no-such-script.py", **commands())
     assert code != 0, output
     assert "no-such-script.py" in output

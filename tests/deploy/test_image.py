@@ -119,7 +119,7 @@ def first_process(outer: subprocess.Popen[str]) -> int:
     return int(child)
 
 
-def test_all_that_the_wheel_is_made_of_is_copied() -> None:
+def test_all_parts_of_the_wheel_are_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     parts = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
     words = [line.split()[1:-1] for line in DOCKERFILE.read_text().splitlines() if line.startswith("COPY ")]
@@ -139,7 +139,7 @@ def test_lint() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(BUILD_S)
 @needs_builder
-def test_the_image_says_how_it_runs(config: dict[str, Any]) -> None:
+def test_the_image_declares_how_it_runs(config: dict[str, Any]) -> None:
     assert config["Entrypoint"] == ["reducer"]
     assert config["Cmd"] == ["serve"]
     assert config["User"] == "65532:65532"

@@ -147,7 +147,7 @@ def test_selectors_find_only_their_own_pods_with_all_manifests_in_one_namespace(
     assert {place: owners for place, owners in found.items() if owners != {place[0]}} == {}
 
 
-def test_a_training_is_let_in_and_looks_for_the_pods_that_there_are(tmp_path: Any) -> None:
+def test_training_pods_are_admitted_and_look_for_the_reducer_pods(tmp_path: Any) -> None:
     service, job = documents("kubernetes/training.yaml")
     validate([service, job], tmp_path)
     [stateful_set] = documents("kubernetes/base/statefulset.yaml")
@@ -218,7 +218,7 @@ def test_with_tls_the_reducer_has_a_certificate_beside_the_tokens(tmp_path: Any)
         ("kubernetes/trainer-runtime.yaml", "TrainerV1alpha1ClusterTrainingRuntime"),
     ],
 )
-def test_jobsets_are_what_the_models_know(path: str, kind: str, tmp_path: Any) -> None:
+def test_jobsets_have_only_known_fields(path: str, kind: str, tmp_path: Any) -> None:
     """A model drops unknown fields, so a document that comes back unchanged has only known ones."""
     [document] = documents(path)
     back = in_tools(ROUND_TRIP, "kubeflow_trainer_api", given=[kind, document])
@@ -241,7 +241,7 @@ def without_default_protocols(value: Any) -> Any:
     return [without_default_protocols(each) for each in value] if isinstance(value, list) else value
 
 
-def test_the_train_job_is_what_the_models_know() -> None:
+def test_the_train_job_has_only_known_fields() -> None:
     [document] = documents("kubernetes/trainjob.yaml")
     assert (
         in_tools(ROUND_TRIP, "kubeflow_trainer_api", given=["TrainerV1alpha1TrainJob", document]) == document
@@ -250,7 +250,7 @@ def test_the_train_job_is_what_the_models_know() -> None:
     assert document["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
 
 
-def test_the_models_drop_what_they_do_not_know() -> None:
+def test_the_models_drop_unknown_fields() -> None:
     [document] = documents("kubernetes/jobset.yaml")
     document["spec"]["succesPolicy"] = document["spec"].pop("successPolicy")
     back = in_tools(ROUND_TRIP, "kubeflow_trainer_api", given=["JobsetV1alpha2JobSet", document])
@@ -265,7 +265,7 @@ def _complete(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["kubernetes/jobset.yaml", "kubernetes/trainer-runtime.yaml"])
-def test_the_training_follows_the_reducers_and_ends_the_set(path: str) -> None:
+def test_training_starts_after_the_reducers_and_ends_the_set(path: str) -> None:
     spec, jobs = jobset_spec(path), jobs_of(path)
     [training] = [name for name in jobs if name != "reducer"]
     assert next(iter(jobs)) == "reducer", "a job can only depend on those before it"
@@ -276,7 +276,7 @@ def test_the_training_follows_the_reducers_and_ends_the_set(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "name"), [("kubernetes/jobset.yaml", "train"), ("kubernetes/trainer-runtime.yaml", "any")]
 )
-def test_workers_look_for_the_pods_that_there_are(path: str, name: str) -> None:
+def test_workers_look_for_the_reducer_pods(path: str, name: str) -> None:
     jobs = jobs_of(path)
     reducer = jobs.pop("reducer")
     [training] = jobs.values()

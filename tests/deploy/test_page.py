@@ -22,7 +22,7 @@ def test_every_line_that_is_shown_is_in_a_file() -> None:
     assert set().union(*map(lines_of, blocks)) <= known
 
 
-def test_every_folder_has_its_place_on_the_page() -> None:
+def test_every_folder_is_mentioned_on_the_page() -> None:
     page = PAGE.read_text()
     for folder in ("docker", "compose", "systemd", "kubernetes", "slurm", "vertex", "sagemaker"):
         assert f"`{folder}/" in page

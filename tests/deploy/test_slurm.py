@@ -63,7 +63,7 @@ srun --het-group=0,1 reducer run --cluster slurm:1:50051 --insecure --exit-after
     assert said.count("no job for 1 s (--exit-after-job)") == 2
 
 
-def test_nodes_of_one_job(slurm: Slurm) -> None:
+def test_named_reducer_nodes_of_a_job(slurm: Slurm) -> None:
     script = """#!/bin/bash
 #SBATCH --partition=cpu --nodes=2 --ntasks-per-node=1
 export REDUCTION_REDUCERS=slurm:nodes=cpu-red02:50051

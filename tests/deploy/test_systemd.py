@@ -52,32 +52,32 @@ def sections(path: Path) -> dict[str, list[str]]:
 
 
 @needs_systemd
-def test_systemd_understands_all_of_it(units: Path) -> None:
+def test_systemd_accepts_the_unit(units: Path) -> None:
     assert analyze(units, "verify", UNIT.name) == ""
 
 
 @needs_systemd
-def test_a_misspelt_line_is_found(units: Path) -> None:
+def test_a_misspelled_line_is_reported(units: Path) -> None:
     path = units / UNIT.name
     path.write_text(path.read_text().replace("NoNewPrivileges", "NoNewPrivilege"))
     assert "NoNewPrivilege" in analyze(units, "verify", UNIT.name)
 
 
 @needs_systemd
-def test_the_service_is_exposed_little(units: Path) -> None:
+def test_the_exposure_of_the_service_is_low(units: Path) -> None:
     text = analyze(units, "security", "--offline=yes", str(units / UNIT.name))
     [rated] = re.findall(r"Overall exposure level for \S+: (\S+)", text)
     assert float(rated) <= EXPOSURE_MAX
 
 
-def test_the_time_to_stop_is_longer_than_draining() -> None:
+def test_the_stop_timeout_exceeds_the_drain_timeout() -> None:
     from reducer.config import DRAIN_TIMEOUT_S
 
     [seconds] = sections(UNIT)["TimeoutStopSec"]
     assert int(seconds) >= DRAIN_TIMEOUT_S + 10
 
 
-def test_it_is_started_again_for_ever() -> None:
+def test_it_is_restarted_forever() -> None:
     values = sections(UNIT)
     assert values["Restart"] == ["always"]
     assert values["StartLimitIntervalSec"] == ["0"]

@@ -37,7 +37,7 @@ def test_ddp():
 
 
 @pytest.mark.full
-def test_hsdp_is_as_on_gloo():
+def test_hsdp_matches_gloo():
     losses = [hsdp_losses("reduction"), hsdp_losses("gloo")]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 4
@@ -92,7 +92,7 @@ def test_without_ddp(serve):  # noqa: F811
 
 
 @pytest.mark.timeout(200)
-def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa: F811
+def test_elastic_continues_without_a_worker_and_readmits_it(serve):  # noqa: F811
     variables = {
         "REDUCTION_JOB": "elastic",
         "REDUCTION_REDUCERS": serve().address,
@@ -129,7 +129,7 @@ def test_elastic_goes_on_without_a_worker_and_takes_it_in_again(serve):  # noqa:
     assert len({found[1] for found in weights}) == 1
 
 
-def test_they_are_short():
+def test_examples_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.rglob("*.py")}
     assert {"ddp.py", "elastic.py", "hsdp.py", "local_sgd.py", "train.py", "without_ddp.py"} <= lengths.keys()
     assert max(lengths.values()) <= 80
@@ -137,7 +137,7 @@ def test_they_are_short():
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("by", ["SIGTERM", "a notice"])
-def test_ranks_stop_together_and_go_on(tmp_path, serve, by):  # noqa: F811
+def test_ranks_stop_together_and_resume(tmp_path, serve, by):  # noqa: F811
     reducer, cloud = serve(), Service()
     command = [*torchrun(4), str(EXAMPLES / "stop_together.py")]
     command += ["--checkpoint", str(tmp_path / "checkpoint.pt")]
@@ -195,7 +195,7 @@ def run_on_three(serve, name, *arguments):  # noqa: F811
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("flip_in", [25, 0])
-def test_ranks_whose_weights_differ_find_out(serve, flip_in):  # noqa: F811
+def test_differing_weights_are_detected(serve, flip_in):  # noqa: F811
     said = run_on_three(serve, "drift.py", "--flip-in", str(flip_in), "--steps", "35")
     if flip_in:
         # A minimal pattern, because torchrun's ranks write unbuffered, and two of their lines may be merged.
@@ -228,7 +228,7 @@ def test_unequal_gpus(serve):  # noqa: F811
 
 
 @pytest.mark.timeout(200)
-def test_steps_that_do_not_count(serve):  # noqa: F811
+def test_skipped_and_non_finite_steps(serve):  # noqa: F811
     said = run_on_three(serve, "first_nan.py")
     assert re.findall(r"StepReport\(.*\)", said) == [
         "StepReport(step=3, skipped=('1',), non_finite={})",

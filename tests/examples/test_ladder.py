@@ -128,7 +128,7 @@ def test_reducers_change_no_bit(unbroken):
 
 
 @pytest.mark.parametrize("rung", ["one", "hsdp"])
-def test_a_resumed_training_has_the_same_losses(rung, shards, unbroken, tmp_path):
+def test_a_resumed_run_has_the_same_losses(rung, shards, unbroken, tmp_path):
     train(shards, tmp_path, rung, 1)
     assert train(shards, tmp_path, rung, EPOCHS, "--resume")[0] == unbroken(rung)[0]
 

@@ -182,7 +182,7 @@ def test_a_worker_without_memory_ends_its_job_and_not_the_next_one(poor_ranks, r
 
 
 @pytest.mark.parametrize("spare", [1, 4])
-def test_a_worker_without_descriptors_goes_on_over_other_connections(ranks, reducers, job, spare):
+def test_a_worker_without_descriptors_continues_over_other_connections(ranks, reducers, job, spare):
     for planes in ranks.run(2, sums_without_descriptors, reducers(2), job, spare, group=False):
         assert planes != ["shared memory"]
 
@@ -192,12 +192,12 @@ def test_workers_with_48_descriptors(poor_ranks, reducers, job):
     poor_ranks.check()
 
 
-def test_workers_that_may_make_no_memory_files(poor_ranks, reducers, job):
+def test_workers_that_cannot_create_memory_files(poor_ranks, reducers, job):
     poor_ranks.run(2, sums_without_memory_files, reducers(1), job, group=False)
     poor_ranks.check()
 
 
-def test_workers_that_may_write_no_large_files(ranks, reducers, job):
+def test_workers_that_cannot_write_large_files(ranks, reducers, job):
     """The limit also applies to memory files. Python ignores SIGXFSZ, which accompanies the error."""
     ranks.run(2, sums_with_small_files, reducers(1), job, group=False)
 
@@ -218,7 +218,7 @@ def test_a_worker_without_memory_for_results_ends_its_job(ranks, reducers, job):
 
 
 @pytest.mark.parametrize("name", ["reduction-staging", "reduction-discovery"])
-def test_a_worker_without_threads_says_so(ranks, reducers, job, name):
+def test_a_worker_without_threads_names_the_limit(ranks, reducers, job, name):
     (errors,) = ranks.run(1, errors_without_threads, reducers(1), job, name, group=False)
     for error in errors:
         assert_short(error, "ulimit -u")
@@ -243,18 +243,18 @@ def test_a_reducer_that_cannot_map_what_workers_share(ranks, serve, job, what):
     assert ranks.run(2, sums, [reducer.address], job, group=False) == [["tcp"]] * 2
 
 
-def test_a_reducer_that_may_make_no_memory_files(ranks, serve, job):
+def test_a_reducer_that_cannot_create_memory_files(ranks, serve, job):
     reducer = serve(before=forbid_memory_files)
     assert ranks.run(2, sums, [reducer.address], job, group=False) == [["shared memory"]] * 2
 
 
-def test_a_reducer_that_may_write_no_large_files(ranks, serve, job):
+def test_a_reducer_that_cannot_write_large_files(ranks, serve, job):
     reducer = serve()
     limit(reducer.pid, resource.RLIMIT_FSIZE, 1 << 20)
     assert ranks.run(2, sums, [reducer.address], job, group=False) == [["shared memory"]] * 2
 
 
-def test_nothing_is_in_a_file_system_and_no_memory_is_locked(ranks, reducers, job):
+def test_memory_is_neither_in_a_file_system_nor_locked(ranks, reducers, job):
     for maps, status in ranks.run(2, maps_and_status, reducers(1), job, group=False):
         assert "/memfd:reduction" in maps
         assert "/dev/shm" not in maps

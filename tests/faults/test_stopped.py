@@ -48,7 +48,7 @@ def received_bytes(address):
 
 @pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("plane", TCP_OR_FULL, indirect=True)
-def test_a_stopped_reducer_is_left_and_taken_in_again_when_it_goes_on(ranks, serve, job, until, stopped):
+def test_a_stopped_reducer_is_left_out_and_readmitted_when_it_resumes(ranks, serve, job, until, stopped):
     stays, stops = serve(), serve()
     call = ranks.begin(2, train_until_told, [stays.address, stops.address], job, {"chunk_bytes": 4096})
     call.hear(0)
@@ -121,7 +121,7 @@ def test_a_worker_that_is_stopped_is_named(fresh_ranks, serve, job, stopped, vic
 
 
 @pytest.mark.usefixtures("plane")
-def test_a_worker_that_stays_stopped_is_a_timeout_on_all_others(ranks, reducers, job, stopped):
+def test_a_worker_that_stays_stopped_causes_a_timeout_on_all_others(ranks, reducers, job, stopped):
     settings = {"timeout_s": 4.0, "stall_warn_s": 1.0}
     # A process that has not loaded torch yet may reach the first sum later than `timeout_s` allows.
     ranks.run(3, be_loaded, group=False)

@@ -45,7 +45,7 @@ def test_lightning(script: Script, reducer: Reducer, way: str) -> None:
 
 
 @needs("lightning")
-def test_lightning_without_a_line(script: Script, reducer: Reducer) -> None:
+def test_lightning_without_code_changes(script: Script, reducer: Reducer) -> None:
     plain = weights_in(script("lightning_script.py", "ddp", ranks=0))
     variables = {"REDUCTION_REDUCERS": reducer.address, "REDUCTION_AUTO": "ddp"}
     assert weights_in(script("lightning_script.py", "ddp", ranks=0, **variables)) == plain
@@ -88,7 +88,7 @@ def test_transformers(script: Script, reducer: Reducer, way: str) -> None:
 @needs("pyspark")
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, and there is none")
 @pytest.mark.parametrize("where", ["local", "cluster"])
-def test_spark_without_a_line(script: Script, reducer: Reducer, where: str) -> None:
+def test_spark_without_code_changes(script: Script, reducer: Reducer, where: str) -> None:
     """Spark's TorchDistributor runs in local mode, and on two executors, which get the variables from Spark."""
     plain = script("spark_script.py", where, ranks=0)
     assert "hook none" in plain
@@ -112,7 +112,7 @@ def test_ray_train(script: Script, way: str) -> None:
 
 
 @needs("ray")
-def test_a_pool_of_ray(script: Script) -> None:
+def test_a_ray_pool(script: Script) -> None:
     """A pool is found by its name, outlives its creator, and frees its name at its end."""
     said = script("ray_pool_script.py", ranks=0)
     assert "sums [3.0, 3.0], found 2, as started: True" in said

@@ -39,7 +39,7 @@ def test_the_seeds_show_no_bug(name: str) -> None:
         TARGETS[name].run(seed)
 
 
-def test_the_corpus_is_small_and_has_no_strangers() -> None:
+def test_the_corpus_is_small_and_has_only_known_targets() -> None:
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS) == set(command.NAMES)
     paths = [path for name in TARGETS for path in corpus(name)]
     assert sum(path.stat().st_size for path in paths) <= BYTES_MAX
@@ -98,7 +98,7 @@ def test_an_error_that_is_not_documented_is_a_bug(
 # ---- scripts, mutation and seeds ----
 
 
-def test_scripts_come_back_as_they_were() -> None:
+def test_scripts_survive_a_round_trip() -> None:
     records = [scripts.Record(7, 255), scripts.Record(0, 1, b"frame"), scripts.Record(5, 0, bytes(1000))]
     assert scripts.decode(scripts.encode(records)) == records
     assert scripts.decode(scripts.encode(records)[:-1])[:2] == records[:2]

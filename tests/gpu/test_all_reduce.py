@@ -293,7 +293,7 @@ def test_memory(fresh_ranks, reducers, job, wire):
         assert more <= 0.25
 
 
-def test_no_late_data(fresh_ranks, reducers, job):
+def test_no_data_is_written_late(fresh_ranks, reducers, job):
     doomed = fresh_ranks()
     call = doomed.begin(2, dies_or_sees, reducers(1), job)
     assert call.hear(1) == "now"
@@ -304,7 +304,7 @@ def test_no_late_data(fresh_ranks, reducers, job):
     assert survivor[-1] in ("WorkerLost", "NoneType")
 
 
-def test_a_killed_worker_is_named_and_its_memory_is_free_again(fresh_ranks, reducers, job):
+def test_a_killed_worker_is_named_and_its_memory_is_freed(fresh_ranks, reducers, job):
     doomed = fresh_ranks()
     call = doomed.begin(2, sees_another_die, reducers(1), job)
     held = call.hear(1)
@@ -342,7 +342,7 @@ def test_a_gpu_that_fails_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):
     assert all(errors)
 
 
-def test_children_that_are_forked_on_the_way(fresh_ranks, reducers, job):
+def test_children_forked_while_sums_are_in_flight(fresh_ranks, reducers, job):
     fresh_ranks().run(2, forks_under_way, reducers(1), job)
 
 

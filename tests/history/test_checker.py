@@ -122,7 +122,7 @@ LOST = "rank 0 (a-0) is gone: its streams to r:1 broke without goodbye"
         [*DRAIN, reducer("drains", 30.6, "r:2/1")],
     ],
 )
-def test_a_right_history_is_right(changes):
+def test_a_correct_history_has_no_violations(changes):
     assert violations(history(*changes)) == []
 
 
@@ -150,7 +150,7 @@ def test_a_right_history_is_right(changes):
         ([lambda records: records.pop(), killed(0)], "died, and rank 1 did not learn of it in time"),
     ],
 )
-def test_a_wrong_history_is_wrong(changes, text):
+def test_a_wrong_history_has_violations(changes, text):
     found = violations(history(*changes))
     assert any(text in line for line in found), found
 

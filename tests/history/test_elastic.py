@@ -54,7 +54,7 @@ def changed(what, worker, /, **fields):
     return records
 
 
-def test_a_right_history():
+def test_a_correct_history():
     assert violations(history()) == []
 
 
@@ -75,7 +75,7 @@ def test_each_kind_of_wrong_history(records, text):
     assert text in "\n".join(violations(records))
 
 
-def test_a_sum_of_others_than_a_generation():
+def test_a_sum_that_matches_no_generation():
     records = [
         record | {"result": total(ALL[:2])} if record["what"] == "result" else record for record in history()
     ]
@@ -87,7 +87,7 @@ def test_a_wait_after_all_faults():
     assert any("had nothing from 3.00 to 400.00" in line for line in violations(records))
 
 
-def test_nobody_trains_although_nothing_happens():
+def test_idle_time_without_a_fault_is_a_violation():
     late = [record | {"t": record["t"] + 40.0 * (record.get("step", 0) > 0)} for record in history()]
     assert any("nobody trained from" in line for line in violations(late))
     fault = {"what": "fault", "kind": "cut", "hosts": [], "t": 3.0, "seconds": 30.0}
@@ -96,7 +96,7 @@ def test_nobody_trains_although_nothing_happens():
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_who_is_lost_may_have_a_result_that_the_others_do_not_get(goes_on):
+def test_a_lost_worker_may_have_a_result_that_the_others_do_not_get(goes_on):
     """The others sum again without the lost worker in their own generation, so it must not continue to another step."""
     records = []
     for record in history():

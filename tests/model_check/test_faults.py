@@ -97,7 +97,7 @@ def test_a_rank_dies_and_the_other_fails_naming_it(mortal: int) -> None:
 
 @pytest.mark.parametrize("mortal", [0, 1])
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_a_rank_dies_before_two_reducers(mortal: int, size: int) -> None:
+def test_a_rank_dies_with_two_reducers(mortal: int, size: int) -> None:
     numel = 1 if size == 1 else 257
     check(World(reducers=2, collectives=size, numel=numel, mortal=mortal), deaths=1)
 

@@ -210,7 +210,7 @@ HALVED = ("0 proposes 0,3", "0 joins 0,3", "3 joins 0,3", "0 dies")
         pytest.param(4, 2, 1, 0, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
     ],
 )
-def test_no_two_generations_go_on(size: int, proposals: int, deaths: int, newcomers: int) -> None:
+def test_no_two_generations_both_continue(size: int, proposals: int, deaths: int, newcomers: int) -> None:
     world = World(size, proposals)
     check(world, world.start(deaths=deaths, newcomers=newcomers))
 
@@ -223,12 +223,12 @@ def test_no_two_generations_go_on(size: int, proposals: int, deaths: int, newcom
         pytest.param(HALVED, id="halved"),
     ],
 )
-def test_no_two_generations_of_a_divided_job_go_on(steps: tuple[str, ...]) -> None:
+def test_no_two_generations_of_a_divided_job_both_continue(steps: tuple[str, ...]) -> None:
     world = World(4, 3)
     check(world, world.after(world.start(deaths=steps.count("0 dies")), *steps))
 
 
-def test_half_of_a_job_goes_on_when_the_other_half_is_known_to_have_ended() -> None:
+def test_half_of_a_job_continues_once_the_other_half_is_known_to_have_ended() -> None:
     """It may not continue earlier either: an end is all that a supervisor on another host can report."""
     world = World(4, 1)
     start = world.start(deaths=2)
@@ -295,7 +295,7 @@ class _LetsReturn(Lineage):
         return super().may_join(replace(generation, newcomers=generation.workers))
 
 
-def test_who_was_left_out_must_not_return() -> None:
+def test_letting_left_out_workers_return_fails() -> None:
     world = World(2, 3, _LetsReturn)
     report = explore(
         world.start(deaths=0), world.successors, world.is_goal, states_max=400_000, seconds_max=100

@@ -95,7 +95,7 @@ def test_crash_and_return_of_one_of_two_reducers() -> None:
     check(World(reducers=2, collectives=1, numel=1), 3_000_000, crashes=1, restarts=1)
 
 
-def test_the_explorer_finds_what_it_should() -> None:
+def test_the_explorer_finds_violations_and_dead_ends() -> None:
     """Count to 3 in steps of 1 or 2, where 3 is the only good end and 4 is forbidden."""
 
     def steps(state: object) -> list[tuple[str, int]]:

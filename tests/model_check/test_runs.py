@@ -183,8 +183,6 @@ def test_a_job_has_ranks_of_one_run(processes: list[Process], size: int) -> None
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_job_has_ranks_of_two_runs_if_they_are_not_told_apart(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_a_job_mixes_two_runs_if_they_are_not_told_apart(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     blind(monkeypatch)
     assert at_a_desk(runs_of(size), size).violation is not None

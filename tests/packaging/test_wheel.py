@@ -164,7 +164,7 @@ def test_installed_wheel_reduces(environment: Path, address: str) -> None:
             rank.communicate()
 
 
-def test_console_script_tells_its_version(environment: Path) -> None:
+def test_console_script_prints_its_version(environment: Path) -> None:
     assert run(environment / "bin" / "reducer", "--version", cwd=environment).startswith("reducer, version ")
 
 

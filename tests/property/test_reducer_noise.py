@@ -179,7 +179,7 @@ class Watch:
 
 @settings(max_examples=3000)
 @given(st.booleans(), st.lists(NOISE, max_size=40))
-def test_noise(is_steady, script):
+def test_arbitrary_frames(is_steady, script):
     watch = Watch()
     for step, event in enumerate([*(steady() if is_steady else ()), *script]):
         watch.take(event, 0.03 * step)

@@ -129,7 +129,7 @@ def check_the_end(world):
 
 @settings(max_examples=2000)
 @given(JOBS, st.binary(min_size=400, max_size=2000))
-def test_every_schedule_comes_to_the_right_sums(jobs, schedule):
+def test_every_schedule_yields_the_right_sums(jobs, schedule):
     world = World(*jobs)
     play(world, schedule)
     finish(world)
@@ -139,7 +139,7 @@ def test_every_schedule_comes_to_the_right_sums(jobs, schedule):
 
 @settings(max_examples=500)
 @given(JOBS, st.binary(min_size=200, max_size=600), st.binary(max_size=600))
-def test_draining_lets_live_jobs_go_on(jobs, before, after):
+def test_draining_lets_live_jobs_continue(jobs, before, after):
     world = World(*jobs)
     play(world, before)
     world.drain()

@@ -96,7 +96,7 @@ class World:
 
 
 @given(patterns(), DEPTHS)
-def test_a_pattern_that_repeats_allocates_nothing_in_the_end(pattern, depths):
+def test_a_repeated_pattern_ends_up_allocating_nothing(pattern, depths):
     world = World(depths)
     for _ in range(4 + sum(depths) // len(pattern)):
         for nbytes in pattern:
@@ -111,7 +111,7 @@ def test_a_pattern_that_repeats_allocates_nothing_in_the_end(pattern, depths):
 
 
 @given(patterns(), patterns(), DEPTHS)
-def test_so_does_the_pattern_after_another_one(before, pattern, depths):
+def test_a_changed_pattern_also_ends_up_allocating_nothing(before, pattern, depths):
     world = World(depths)
     for sizes in (before, pattern):
         for _ in range(4 + sum(depths) // len(sizes)):
@@ -133,7 +133,7 @@ def _short_windows():
 
 @pytest.mark.usefixtures("_short_windows")
 @given(st.lists(st.integers(1, 200), max_size=400), DEPTHS)
-def test_sizes_by_chance_keep_a_bounded_multiple_of_what_is_in_use(sizes, depths):
+def test_random_sizes_keep_a_bounded_multiple_of_what_is_in_use(sizes, depths):
     world = World(depths)
     most_bytes = 0
     for nbytes in sizes:
@@ -145,7 +145,7 @@ def test_sizes_by_chance_keep_a_bounded_multiple_of_what_is_in_use(sizes, depths
 
 @pytest.mark.usefixtures("_short_windows")
 @given(st.lists(st.integers(1, 1000), max_size=200, unique=True), DEPTHS)
-def test_sizes_that_never_come_again_keep_no_more_than_was_in_use_at_once(sizes, depths):
+def test_sizes_that_never_recur_keep_no_more_than_was_in_use_at_once(sizes, depths):
     world = World(depths)
     for nbytes in sizes:
         world.collective(nbytes)
@@ -154,7 +154,7 @@ def test_sizes_that_never_come_again_keep_no_more_than_was_in_use_at_once(sizes,
 
 @pytest.mark.usefixtures("_short_windows")
 @given(patterns(), patterns(), DEPTHS)
-def test_what_is_not_used_any_more_goes(before, after, depths):
+def test_unused_buffers_are_released(before, after, depths):
     world = World(depths)
     for sizes in [before] * 4 + [after] * 4:
         for nbytes in sizes:

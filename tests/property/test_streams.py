@@ -36,7 +36,7 @@ async def send_in_pieces(peer, stream, cuts):
 
 @pytest.mark.parametrize(("make", "is_reset"), [(unix_pair, False), (tcp_pair, False), (tcp_pair, True)])
 @given(sizes=SIZES, cuts=CUTS, left_out=st.just(0) | st.integers(0, HEADER_BYTES + 400))
-def test_all_whole_messages_are_delivered_and_then_the_end(make, is_reset, sizes, cuts, left_out):
+def test_all_whole_messages_are_delivered_before_the_end(make, is_reset, sizes, cuts, left_out):
     """A reset counts as an end too: the loop reports it together with data, and nothing after that."""
     messages = [result(seq, pattern(size, seq)) for seq, size in enumerate(sizes)]
     stream = b"".join(messages)
@@ -75,7 +75,7 @@ def files() -> TlsFiles:
     stop=st.none() | PLACES,
     is_reset=st.booleans(),
 )
-def test_so_it_is_with_records_of_tls_of_which_any_may_be_damaged(sizes, cuts, damage, stop, is_reset):
+def test_tls_delivers_only_intact_messages_even_if_a_record_is_damaged(sizes, cuts, damage, stop, is_reset):
     sent = [pattern(size, seq) for seq, size in enumerate(sizes)]
 
     async def test():

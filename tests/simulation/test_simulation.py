@@ -18,7 +18,7 @@ def assert_right(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_seed(seed: int) -> None:
+def test_fixed_seeds(seed: int) -> None:
     assert_right(simulate(seed))
 
 
@@ -29,12 +29,14 @@ def test_new_seeds() -> None:
         seed += 1
 
 
-def test_a_seed_is_one_run() -> None:
+def test_a_seed_determines_the_run() -> None:
     assert simulate(3).history == simulate(3).history
 
 
 @pytest.mark.parametrize(("seed", "at"), [(9, 3.0), (18, 5.0)])
-def test_who_quits_while_no_reducer_is_there_is_waited_for_as_one_that_is_late(seed: int, at: float) -> None:
+def test_a_rank_that_quits_while_all_reducers_are_down_is_awaited_like_a_late_one(
+    seed: int, at: float
+) -> None:
     gone = [Fault(at + number / 1000, "kill server", number, 0, 0.5) for number in range(4)]
     outcome = simulate(seed, [Fault(at - 0.2, "quit", 0, 1, 0.5), *gone])
     assert_right(outcome)

@@ -28,18 +28,18 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("name", ["ReductionState", "attach", "reduction_hook", "errors", "__version__"])
-def test_its_names_are_those_behind_it(name):
+def test_its_names_are_those_of_worker_plugin(name):
     assert getattr(reduction_server, name) is getattr(worker_plugin, name)
     assert name in dir(reduction_server)
     assert name in reduction_server.__all__
 
 
-def test_other_names_are_missing_as_in_any_module():
+def test_other_names_raise_attribute_error():
     with pytest.raises(AttributeError, match="'reduction_server' has no attribute 'atach'"):
         _ = reduction_server.atach
 
 
-def test_where_torch_is_missing_it_can_be_imported():
+def test_it_can_be_imported_without_torch():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=60, check=True
     )
@@ -60,7 +60,7 @@ def test_its_modules_need_no_framework(module):
     assert all(hasattr(found, name) for name in getattr(found, "__all__", ["main"]))
 
 
-def test_documents_and_examples_name_nothing_else():
+def test_documents_and_examples_use_only_public_names():
     files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.py")]
     pattern = re.compile(r"(from|import|-m) (worker_plugin|reduction)(\.| )")
     assert [path.name for path in files if pattern.search(path.read_text())] == []

@@ -34,11 +34,11 @@ def found(value: Any, key: str) -> Iterator[Any]:
             yield from found(item, key)
 
 
-def test_the_rows():
+def test_the_row_titles():
     assert [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"] == ROWS
 
 
-def test_ids_are_unique_and_the_schema_is_named():
+def test_ids_are_unique_and_the_schema_version_is_set():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     assert isinstance(DASHBOARD["schemaVersion"], int)
@@ -54,7 +54,7 @@ def test_no_data_source_is_hard_coded():
     assert kinds == {"datasource": "datasource", "training_job": "query"}
 
 
-def test_panels_do_not_overlap_and_say_what_they_show():
+def test_panels_do_not_overlap_and_have_descriptions():
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -67,7 +67,7 @@ def test_panels_do_not_overlap_and_say_what_they_show():
             assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
 
 
-def test_what_depends_on_a_job_can_be_limited_to_it():
+def test_job_metrics_can_be_filtered_by_job():
     """Every query about metrics with the label uses the variable."""
     for expr in found(DASHBOARD["panels"], "expr"):
         of_jobs = (

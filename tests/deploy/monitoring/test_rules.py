@@ -11,12 +11,12 @@ RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
 
-def test_the_configuration(promtool):
+def test_the_configuration_is_valid(promtool):
     assert "SUCCESS" in promtool("check", "config", str(FOLDER / "prometheus.yml"))
     assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "rules", str(FOLDER / "rules.yml"))
 
 
-def test_the_alerts_come_when_they_should(promtool):
+def test_alerts_fire_when_they_should(promtool):
     assert "SUCCESS" in promtool("test", "rules", str(FOLDER / "rules_test.yml"))
 
 

@@ -97,7 +97,7 @@ def stop(call):
     call.answers()
 
 
-def test_what_rank_0_finds_counts_for_all(ranks, cluster, job):
+def test_all_ranks_use_the_reducers_rank_0_finds(ranks, cluster, job):
     first, second = cluster.start(2), cluster.start(3)
     cluster.name(2, 3, ranks=[0])
     cluster.name(2, ranks=[1])
@@ -106,7 +106,7 @@ def test_what_rank_0_finds_counts_for_all(ranks, cluster, job):
     stop(call)
 
 
-def test_without_a_store_a_name_counts_by_its_addresses(ranks, cluster, job):
+def test_without_a_store_names_are_compared_by_address(ranks, cluster, job):
     """Other ranks may receive them in another order, or under other names."""
     reducers = [cluster.start(2).address, cluster.start(3).address]
     cluster.name(2, 3, ranks=[0])
@@ -122,7 +122,7 @@ def fails(rank, lists, job):
         return rank.error_of(state.connect), time.monotonic() - started_at
 
 
-def test_without_a_store_other_reducers_are_an_error_at_once(ranks, cluster, job):
+def test_without_a_store_differing_reducers_fail_at_once(ranks, cluster, job):
     both, one = cluster.start(2).address, cluster.start(3).address
     answers = ranks.run(2, fails, [[both, one], [both]], job, group=False)
     for error, seconds in answers:
@@ -145,7 +145,7 @@ def named_otherwise(rank, texts, job):
         return len(state._communicator._driver._core.epochs.configuration.members)
 
 
-def test_a_reducer_that_comes_back_with_another_address_is_taken_in(ranks, cluster, job, until):
+def test_a_reducer_that_comes_back_with_another_address_is_readmitted(ranks, cluster, job, until):
     stays, goes = cluster.start(2), cluster.start(3)
     cluster.name(2, 3)
     call = begin(ranks, cluster, job)
@@ -190,9 +190,7 @@ def left_out(rank, reducers, job):
         return len(state._communicator._driver._core.epochs.configuration.members)
 
 
-def test_a_reducer_that_is_not_there_at_the_start_is_left_out_and_taken_in_later(
-    ranks, serve, free_port, job, until
-):
+def test_a_reducer_missing_at_the_start_is_left_out_and_added_later(ranks, serve, free_port, job, until):
     there, address = serve(), f"127.0.0.1:{free_port()}"
     call = ranks.begin(2, left_out, [there.address, address], job)
     assert [call.hear(rank) for rank in range(2)] == ["there"] * 2
@@ -206,7 +204,7 @@ def test_a_reducer_that_is_not_there_at_the_start_is_left_out_and_taken_in_later
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for an /etc/hosts of its own")
-def test_a_name_that_gets_another_address_is_found_again_before_join_timeout_s(free_port, tmp_path):
+def test_a_name_that_changes_its_address_is_resolved_again_before_join_timeout_s(free_port, tmp_path):
     (tmp_path / "hosts").touch()
     script = Path(__file__).with_name("renamed_host.py")
     command = ["unshare", "--mount", sys.executable, str(script), str(free_port()), str(tmp_path / "hosts")]

@@ -87,7 +87,7 @@ def busy_cores() -> Iterator[None]:
 @pytest.mark.parametrize(
     "count", [40, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
 )
-def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
+def test_a_rank_that_redials_repeatedly_is_not_considered_dead(pair, plane, count):
     """After a broken stream the reducer probes whether the rank's process is alive, however busy that is."""
     both = pair(lasts_s=90.0 + count)
     relay = both.way.data if plane == "tcp" else both.way.calls
@@ -101,7 +101,7 @@ def test_who_dials_again_and_again_is_not_taken_for_dead(pair, plane, count):
 @OVER_A_NETWORK
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [30, CHUNK + 30, 3 * CHUNK])
-def test_a_frame_that_ends_in_the_middle(pair, plane, direction, count):
+def test_a_truncated_frame_changes_no_sum(pair, plane, direction, count):
     """After part of a frame and a reset, the stream is dialled again, and the sums are the same."""
     both = pair()
     assert both.steps(3) == ["done", "done"]
@@ -114,7 +114,7 @@ def test_a_frame_that_ends_in_the_middle(pair, plane, direction, count):
 
 @pytest.mark.usefixtures("plane")
 @OVER_A_NETWORK
-def test_a_way_that_trickles_is_only_slow(pair):
+def test_a_trickling_connection_is_only_slow(pair):
     both = pair()
     assert both.steps(3) == ["done", "done"]
     slow = Fault(bytes_per_s=60_000)
@@ -130,7 +130,7 @@ def test_a_way_that_trickles_is_only_slow(pair):
 
 @pytest.mark.usefixtures("plane")
 @OVER_A_NETWORK
-def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
+def test_a_nearly_blocked_connection_is_an_error_in_time(pair):
     """At a few bytes per second no ping gets through, or a chunk never ends. No rank hangs or crashes."""
     both = pair(timeout_s=6.0, join_timeout_s=6.0)
     assert both.steps(3) == ["done", "done"]
@@ -144,7 +144,7 @@ def test_a_way_that_lets_next_to_nothing_pass_is_an_error_in_time(pair):
 @OVER_A_NETWORK
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("count", [20, 1000, CHUNK + 200])
-def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
+def test_duplicated_bytes_never_cause_a_wrong_sum(pair, direction, count):
     """The stream breaks or both get a typed error. With checksums this also holds for a repetition within a payload."""
     both = pair(checksums=True)
     assert both.steps(3) == ["done", "done"]
@@ -157,7 +157,7 @@ def test_bytes_that_come_twice_never_make_a_wrong_sum(pair, direction, count):
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("at", [0, 1, 4, 6, 9, 17, 25, 33, 41, 49, 57, 60, 61, CHUNK - 1])
-def test_one_bit_that_flips_on_a_data_connection_costs_time_only(pair, monkeypatch, direction, at):
+def test_a_flipped_bit_on_a_data_connection_costs_only_time(pair, monkeypatch, direction, at):
     """The damage is in a header or a payload. With checksums it is detected, and the data is sent again."""
     monkeypatch.setattr(Ranks, "plane", "tcp")
     both = pair(checksums=True)
@@ -170,7 +170,7 @@ def test_one_bit_that_flips_on_a_data_connection_costs_time_only(pair, monkeypat
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("at", [0, 1, 5, 9, 12, 30, 300, 2000])
-def test_one_bit_that_flips_on_a_call_costs_time_only(pair, monkeypatch, direction, at):
+def test_a_flipped_bit_on_a_call_costs_only_time(pair, monkeypatch, direction, at):
     monkeypatch.setattr(Ranks, "plane", "grpc")
     both = pair(checksums=True)
     assert both.steps(3) == ["done", "done"]

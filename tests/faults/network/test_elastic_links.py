@@ -92,7 +92,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         scene.end()
 
 
-def test_a_short_cut_is_only_a_delay(scene: Scene) -> None:
+def test_a_brief_cut_is_only_a_delay(scene: Scene) -> None:
     scene.plug(scene.network.workers[1], "down")
     time.sleep(3)
     scene.plug(scene.network.workers[1], "up")
@@ -105,7 +105,7 @@ def test_a_short_cut_is_only_a_delay(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.full)])
-def test_the_others_go_on_without_one_that_is_cut_off(scene: Scene, victim: int) -> None:
+def test_the_others_continue_without_a_worker_that_is_cut_off(scene: Scene, victim: int) -> None:
     scene.plug(scene.network.workers[victim], "down")
     others = [worker for worker in scene.workers if worker.rank != victim]
     ranks = [worker.rank for worker in others]
@@ -123,7 +123,7 @@ def test_the_others_go_on_without_one_that_is_cut_off(scene: Scene, victim: int)
 
 
 @pytest.mark.full
-def test_of_two_parts_only_one_goes_on(scene: Scene) -> None:
+def test_only_one_side_of_a_partition_continues(scene: Scene) -> None:
     """The first worker keeps all reducers but one, and must stop. The others continue with that one."""
     scene.divide(*scene.network.workers[1:], scene.network.reducers[2])
     alone, *others = scene.workers

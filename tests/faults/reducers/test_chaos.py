@@ -29,7 +29,7 @@ FULL = pytest.mark.full
         pytest.param("STOP", 2, ["--stop-for", "7"], marks=FULL),
     ],
 )
-def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers, more):
+def test_struck_reducers_change_no_bit(tmp_path, child_environment, number, reducers, more):
     if "--colocated" in more:
         try:
             check_network()
@@ -66,7 +66,7 @@ def test_the_same_bits_as_without(tmp_path, child_environment, number, reducers,
 
 
 @pytest.mark.parametrize("number", ["KILL", "TERM", "STOP"])
-def test_a_reducer_that_was_struck_serves_again_on_its_address(number):
+def test_a_struck_reducer_serves_again_at_its_address(number):
     reducers = ChaosReducers(2, number, restart_after_s=0.0, stop_for_s=0.1)
     try:
         reducers.start()

@@ -58,7 +58,7 @@ def sums(rank, reducers, job, colocated, chosen, **settings):
 
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
-def test_without_any_other_reducer_the_ranks_hosts_have_one_each(ranks, job):
+def test_without_other_reducers_each_rank_host_starts_one(ranks, job):
     assert ranks.run(3, sums, None, job, None, None) == [[1, 1, 1]] * 3
 
 
@@ -69,7 +69,7 @@ def test_the_bits_are_the_same_with_any_weights(ranks, reducers, job, chosen):
     assert ranks.run(3, sums, reducers(1), job, "always", chosen) == [list(chosen)] * 3
 
 
-def test_with_enough_reducers_none_is_started(ranks, reducers, job):
+def test_always_starts_reducers_beside_enough_others(ranks, reducers, job):
     assert ranks.run(2, sums, reducers(2), job, "always", None) == [[1, 1, 1, 1]] * 2
 
 
@@ -77,7 +77,7 @@ def sums_with_tls(rank, job, files):
     return sums(rank, None, job, None, None, tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca)
 
 
-def test_they_show_the_workers_certificate(ranks, job, tmp_path):
+def test_reducers_present_the_workers_certificate(ranks, job, tmp_path):
     """A worker with TLS rejects a reducer without TLS, and one whose certificate does not contain its address."""
     authority = Authority(tmp_path)
     assert ranks.run(2, sums_with_tls, job, authority.files("127.0.0.1")) == [[1, 1]] * 2
@@ -100,7 +100,7 @@ def sums_of_nodes(rank, job):
         )
 
 
-def test_hierarchical_mode_has_one_for_each_node(ranks, job):
+def test_hierarchical_mode_starts_one_reducer_per_node(ranks, job):
     assert ranks.run(4, sums_of_nodes, job) == [(2, 1), (2, 0), (2, 1), (2, 0)]
 
 
@@ -133,7 +133,7 @@ def outlive_its_own(rank, job, steps):
     return [parameter.detach().sum().item() for parameter in trainer.model.parameters()]
 
 
-def test_one_that_is_killed_is_started_again_and_no_step_is_lost(ranks, job):
+def test_a_killed_reducer_is_restarted_and_no_step_is_lost(ranks, job):
     answers = ranks.run(3, outlive_its_own, job, 10)
     assert answers[0] == answers[1] == answers[2]
 
@@ -153,7 +153,7 @@ def die_with_its_own(rank, job):
     return type(error).__name__, str(error)
 
 
-def test_one_that_dies_with_its_rank_leaves_the_others_an_error_that_names_the_rank(fresh_ranks, job):
+def test_when_a_rank_and_its_reducer_die_the_others_get_an_error_naming_the_rank(fresh_ranks, job):
     call = fresh_ranks().begin(3, die_with_its_own, job, group=True)
     pid = call.hear(1)
     call.tell(1, "die")
@@ -175,7 +175,7 @@ def refuse(rank, job):
     return str(rank.error_of(lambda: rank.wait(state.all_reduce(torch.ones(3)))))
 
 
-def test_an_address_that_is_not_the_hosts_is_an_error_on_all_ranks(ranks, job):
+def test_an_address_the_host_does_not_have_is_an_error_on_all_ranks(ranks, job):
     errors = ranks.run(3, refuse, job)
     assert all("203.0.113.9" in error or "did not start" in error for error in errors), errors
     assert all("rank 2 (" in error for error in errors[:2]), errors

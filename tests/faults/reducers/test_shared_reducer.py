@@ -36,5 +36,5 @@ def groups_outlive_it(rank):
     return len(pids), len(addresses)
 
 
-def test_all_groups_go_on_after_their_reducer_was_killed(ranks):
+def test_all_groups_continue_after_their_reducer_is_killed(ranks):
     assert ranks.run(2, groups_outlive_it) == [(2, 1), (0, 0)]

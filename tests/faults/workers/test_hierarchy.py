@@ -182,7 +182,7 @@ def train_and_leave(rank, reducers, job, size):
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
 @pytest.mark.parametrize("victim", [0, 3])
-def test_a_killed_rank_is_named_to_all_others_in_time(fresh_ranks, reducers, job, victim):
+def test_a_killed_rank_is_reported_to_all_others_in_time(fresh_ranks, reducers, job, victim):
     doomed = fresh_ranks()
     call = doomed.begin(4, wait_for, reducers(2), job, 2, victim)
     pids = [call.hear(rank) for rank in range(4)]
@@ -199,7 +199,7 @@ def test_a_killed_rank_is_named_to_all_others_in_time(fresh_ranks, reducers, job
         assert at - killed_at < PROMISED_S
 
 
-def test_forked_children_of_a_dead_rank_hide_nothing(fresh_ranks, reducers, job):
+def test_forked_children_of_a_dead_rank_do_not_hide_its_death(fresh_ranks, reducers, job):
     doomed = fresh_ranks()
     call = doomed.begin(4, with_children, reducers(1), job, 2, 1)
     children = call.hear(1)
@@ -229,7 +229,7 @@ def test_forked_children_of_a_dead_rank_hide_nothing(fresh_ranks, reducers, job)
         ((5, 5, 6, 6), [("global rank 0)", "global rank 2)"), ("global rank 1)", "global rank 3)")]),
     ],
 )
-def test_disagreement_is_named_to_all(ranks, reducers, job, numels, guilty):
+def test_disagreement_is_reported_to_all_ranks(ranks, reducers, job, numels, guilty):
     for kind, text, _, threads in ranks.run(4, issue, reducers(2), job, 2, numels, {}):
         assert (kind, threads) == ("CollectiveMismatch", [])
         assert any(all(name in text for name in names) for names in guilty), text
@@ -249,7 +249,7 @@ def test_a_rank_that_closed_early_is_named(ranks, reducers, job, leaver):
         assert f"rank {leaver} (" in text or f"global rank {leaver}" in text, text
 
 
-def test_who_closes_for_an_error_says_which(ranks, reducers, job):
+def test_a_rank_that_closes_on_an_error_reports_it(ranks, reducers, job):
     call = ranks.begin(4, close_on_error, reducers(2), job, 2, 2)
     for rank in range(4):
         call.hear(rank)
@@ -258,7 +258,7 @@ def test_who_closes_for_an_error_says_which(ranks, reducers, job):
         assert answer is None or (answer[0], "made up" in answer[1]) == ("CollectiveMismatch", True)
 
 
-def test_an_abort_says_that_it_is_one(ranks, reducers, job):
+def test_an_abort_is_reported_as_an_abort(ranks, reducers, job):
     call = ranks.begin(4, abort, reducers(2), job, 2, 2)
     for rank in range(4):
         call.hear(rank)
@@ -296,5 +296,5 @@ def test_a_killed_reducer_changes_no_bit(ranks, reducers, serve, job):
     assert call.answers() == calm
 
 
-def test_closing_at_once_after_the_last_sum(fresh_ranks, reducers, job):
+def test_closing_right_after_the_last_sum(fresh_ranks, reducers, job):
     fresh_ranks().run(4, train_and_leave, reducers(2), job, 2)

@@ -78,7 +78,7 @@ def one_never_comes(rank, reducers, job):
 
 
 @pytest.mark.parametrize("has_store", [True, False])
-def test_a_rank_that_never_comes_is_an_error_that_names_it_on_all(ranks, reducers, job, has_store):
+def test_a_rank_that_never_joins_is_named_in_an_error_on_all_others(ranks, reducers, job, has_store):
     call = ranks.begin(3, one_never_comes, reducers(2), job, group=has_store)
     assert [call.hear(rank) for rank in (0, 1)] == ["given up"] * 2
     call.tell(2, "too late")

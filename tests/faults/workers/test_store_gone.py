@@ -75,7 +75,9 @@ def lose_the_store(rank, reducers, job):
     ],
     ids=" and ".join,
 )
-def test_whoever_meets_again_hears_that_the_store_is_gone(fresh_ranks, reducers, job, stopped, of_stopped):
+def test_meeting_again_raises_an_error_that_names_the_lost_store(
+    fresh_ranks, reducers, job, stopped, of_stopped
+):
     ranks = fresh_ranks()
     call = ranks.begin(3, lose_the_store, reducers(1), job, group=False, timeout_s=110.0)
     pid, port = call.hear(2)

@@ -35,7 +35,7 @@ def undisturbed() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.timeout(200)  # each of six processes imports torch; the run has its own time limit
-def test_a_job_that_torchrun_restarts_goes_on_from_its_checkpoint(reducers, tmp_path, job):
+def test_a_job_restarted_by_torchrun_resumes_from_its_checkpoint(reducers, tmp_path, job):
     script = Path(resume_script.__file__)
     more = {"REDUCTION_REDUCERS": ",".join(reducers(2)), "REDUCTION_JOB": job[:100]}
     run = Torchrun(tmp_path, RANKS, "--max-restarts", "2", str(script), str(tmp_path), **more)

@@ -58,7 +58,7 @@ def some_rounds(rank, reducers, job):
     ],
     indirect=["plane"],
 )
-def test_a_killed_worker_is_named_to_all_others_in_time(ranks, fresh_ranks, reducers, job, victim):
+def test_a_killed_worker_is_reported_to_all_others_in_time(ranks, fresh_ranks, reducers, job, victim):
     ranks.run(3, some_rounds, reducers(2), f"{job}-first", group=False)  # so that these have torch already
     doomed = fresh_ranks()
     call = doomed.begin(3, wait_for_the_victim, reducers(2), job, victim, group=False)

@@ -144,7 +144,7 @@ def without_a_state(rank: Any, half: bool) -> str | None:
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_any_process_group(ranks: Any, half: bool) -> None:
+def test_any_process_group_can_compare(ranks: Any, half: bool) -> None:
     found = ranks.run(4, without_a_state, half)
     for rank, text in enumerate(found):
         if half and rank % 2:

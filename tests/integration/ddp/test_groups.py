@@ -42,7 +42,7 @@ def attached(rank: Any, reducers: list[str] | None, settings: dict[str, Any]) ->
 
 # Cases: one job name for both groups, as operators set it for a whole job; no name; an embedded reducer for each.
 @pytest.mark.parametrize("named", ["named", "not named", "embedded"])
-def test_each_half_of_the_ranks_averages_by_itself(
+def test_each_half_of_the_ranks_averages_on_its_own(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, named: str
 ) -> None:
     addresses = None if named == "embedded" else reducers(2)
@@ -60,7 +60,7 @@ def in_both(rank: Any, reducers: list[str], job: str) -> list[list[float]]:
     return sums
 
 
-def test_states_of_different_groups_of_one_job_do_not_meet(
+def test_states_of_different_groups_of_one_job_do_not_mix(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     answers = ranks.run(4, in_both, reducers(2), job)
@@ -90,7 +90,7 @@ def with_a_state_of_others(rank: Any, reducers: list[str], which: str) -> tuple[
         ("counted", ["0-3"] * 4),
     ],
 )
-def test_ddp_with_a_state_of_other_ranks_is_an_error_on_all(
+def test_ddp_with_a_state_for_other_ranks_is_an_error_on_all_ranks(
     ranks: Any, reducers: Callable[[int], list[str]], which: str, theirs: list[str]
 ) -> None:
     answers = ranks.run(4, with_a_state_of_others, reducers(1), which)
@@ -109,7 +109,7 @@ def counted(rank: Any, reducers: list[str], job: str) -> list[float]:
     return gradients(model, rank.number)
 
 
-def test_ranks_that_count_themselves_do_not_meet_those_of_another_group_of_the_same_name(
+def test_explicitly_numbered_ranks_of_different_groups_of_the_same_name_do_not_mix(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     answers = ranks.run(4, counted, reducers(2), job)

@@ -85,7 +85,9 @@ def with_replicate(rank: Any, reducers: list[str], job: str) -> float:
     return module.weight.grad[0, 0].item()
 
 
-def test_what_replicate_makes_is_averaged(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+def test_modules_from_replicate_are_averaged(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
     assert ranks.run(2, with_replicate, reducers(1), job) == [1.5, 1.5]
 
 
@@ -143,7 +145,7 @@ def raised_through_ddp(rank: Any, reducers: list[str], job: str) -> tuple[str, s
     return str(rank.error_of(lambda: backward(ddp, 1.0))), f"{type(state.error).__name__}: {state.error}"
 
 
-def test_through_ddp_the_message_ends_with_our_words_and_no_frames(
+def test_an_error_through_ddp_ends_with_our_message_and_no_frames(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     for text, ours in ranks.run(2, raised_through_ddp, reducers(1), job):
@@ -151,7 +153,7 @@ def test_through_ddp_the_message_ends_with_our_words_and_no_frames(
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_an_error_in_the_hook_fails_all_ranks_and_stays(
+def test_an_error_in_the_hook_fails_all_ranks_and_persists(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, at: int
 ) -> None:
     answers = ranks.run(2, slips, reducers(2), job, at, "memory")
@@ -185,7 +187,7 @@ def fails_before_the_others_come(rank: Any, reducers: list[str], job: str) -> st
     return str(error)
 
 
-def test_ranks_that_come_later_hear_it_too(
+def test_ranks_that_come_later_get_the_error_too(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     call = ranks.begin(2, fails_before_the_others_come, reducers(2), job)
@@ -218,7 +220,7 @@ def goes_on_after_an_error(rank: Any, reducers: list[str] | None, job: str | Non
 
 
 @pytest.mark.parametrize("named", [True, False, None], ids=["named", "not named", "embedded"])
-def test_the_same_ddp_object_goes_on_after_a_restart(
+def test_the_same_ddp_object_continues_after_a_restart(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, named: bool | None
 ) -> None:
     addresses = None if named is None else reducers(2)
@@ -238,7 +240,7 @@ def restarts_without_need(rank: Any, reducers: list[str], job: str) -> None:
     rank.round(state, step=2)
 
 
-def test_a_restart_without_an_error_is_a_new_life_too(
+def test_a_restart_without_an_error_also_starts_a_new_life(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     ranks.run(3, restarts_without_need, reducers(2), job)
@@ -266,7 +268,7 @@ def test_an_unexpected_error_in_all_reduce_fails_all_ranks(
 
 
 @pytest.mark.parametrize("wrong", [torch.ones(4, 4).t()[:, ::2], "text", None])
-def test_a_wrong_argument_of_all_reduce_fails_nobody(wrong: Any) -> None:
+def test_a_wrong_argument_to_all_reduce_does_not_fail_the_state(wrong: Any) -> None:
     state = ReductionState("127.0.0.1:1", job="argument", rank=0, world_size=2)
     with pytest.raises(ConfigError):
         state.all_reduce(wrong)
@@ -274,7 +276,7 @@ def test_a_wrong_argument_of_all_reduce_fails_nobody(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [None, ["127.0.0.1:50051"]])
-def test_the_hook_wants_a_state(state: Any) -> None:
+def test_the_hook_requires_a_state(state: Any) -> None:
     with pytest.raises(ConfigError, match=f"a {type(state).__name__}: pass a ReductionState"):
         reduction_hook(state, cast("Any", None))
 

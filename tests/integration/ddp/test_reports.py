@@ -113,7 +113,7 @@ def skips(
         (4, {}, {"local_group": 2, "weigh": True}),
     ],
 )
-def test_a_step_that_one_rank_cannot_do_is_as_if_it_had_never_been(
+def test_a_step_that_one_rank_skips_leaves_no_trace(
     ranks: Any,
     reducers: Callable[[int], list[str]],
     job: str,
@@ -137,7 +137,7 @@ def test_a_step_that_one_rank_cannot_do_is_as_if_it_had_never_been(
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_also_while_ddp_orders_its_buckets(
+def test_skipped_steps_while_ddp_orders_its_buckets(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, at: int
 ) -> None:
     """DDP does so after the first backward pass; training continues, and all ranks have the same weights."""
@@ -178,7 +178,7 @@ def spoiled(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_whose_gradients_are_not_finite(
+def test_ranks_with_non_finite_gradients_are_named(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, dtype: torch.dtype
 ) -> None:
     found = ranks.run(3, spoiled, reducers(1), job, dtype)
@@ -207,7 +207,9 @@ def late(rank: Any, reducers: list[str], job: str) -> tuple[list[StepReport | No
     return reports, seconds
 
 
-def test_who_is_late_and_at_which_bucket(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+def test_late_ranks_are_reported_per_bucket(
+    ranks: Any, reducers: Callable[[int], list[str]], job: str
+) -> None:
     found = ranks.run(3, late, reducers(1), job)
     assert [reports[0].lateness for reports, _ in found] == [{}] * 3
     late_s = [report.lateness for report in found[0][0][2:]]
@@ -240,7 +242,7 @@ def wrong(rank: Any, reducers: list[str], job: str) -> list[str]:
     return [str(error) for error in errors]
 
 
-def test_wrong_calls(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+def test_wrong_calls_are_refused(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
     for errors in ranks.run(2, wrong, reducers(1), job):
         for error, text in zip(
             errors,

@@ -196,7 +196,7 @@ def test_skipped_steps_leave_no_trace_where_nodes_reduce_first(ranks, reducers, 
 
 
 @pytest.mark.parametrize("wire", ["fp8", "topk:0.1"])
-def test_what_is_left_out_follows_the_loss_scale(ranks, reducers, job, wire):
+def test_residuals_follow_the_loss_scale(ranks, reducers, job, wire):
     """These formats round equally at every power-of-two scale, so training has the same bits as at scale 1."""
     good = [what for what in WITHOUT if what == "good"]
     plain = ranks.run(2, train, reducers(2), f"{job}-1", wire, good, 1.0, False)

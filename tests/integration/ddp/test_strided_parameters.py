@@ -62,5 +62,5 @@ def compare(rank: Any, reducers: list[str], job: str) -> None:
                     assert mine.grad.stride() == gloos.grad.stride(), (seed, mine.shape, mine.stride())
 
 
-def test_as_ddp_on_gloo(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
+def test_results_match_ddp_on_gloo(ranks: Any, reducers: Callable[[int], list[str]], job: str) -> None:
     ranks.run(2, compare, reducers(1), job)

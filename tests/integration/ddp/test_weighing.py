@@ -64,7 +64,7 @@ def weighted(rank: Any, reducers: list[str], job: str, settings: dict[str, Any])
         ({"local_group": 2}, 1e-6),
     ],
 )
-def test_they_are_the_gradients_of_one_process(
+def test_gradients_match_those_of_one_process(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, settings: dict[str, Any], limit: float
 ) -> None:
     found = ranks.run(4, weighted, reducers(2), job, settings)
@@ -103,7 +103,7 @@ def wrong(rank: Any, reducers: list[str], job: str) -> tuple[list[str], str, str
     return texts, type(state.error).__name__, str(error)
 
 
-def test_what_is_no_weight_and_no_samples_at_all(
+def test_invalid_weights_and_no_samples_at_all(
     ranks: Any, reducers: Callable[[int], list[str]], job: str
 ) -> None:
     for texts, kind, text in ranks.run(2, wrong, reducers(1), job):

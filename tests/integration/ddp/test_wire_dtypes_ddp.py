@@ -303,7 +303,7 @@ def sparse_gradients(rank, reducers, job, wire):
 
 @pytest.mark.parametrize("wire", ["int8", "bf16"])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_what_the_codecs_make_of_them(ranks, reducers, job, wire, name):
+def test_gradients_match_the_codecs(ranks, reducers, job, wire, name):
     gradients(ranks, reducers, job, wire, name)
 
 
@@ -334,7 +334,7 @@ def test_join_with_uneven_inputs(ranks, reducers, job):
         ),  # results are dithered: an element is right only on average over many steps
     ],
 )
-def test_tiny_gradients_arrive_in_the_end(ranks, reducers, job, wire, sizes, spread):
+def test_tiny_gradients_arrive_eventually(ranks, reducers, job, wire, sizes, spread):
     """Omitted parts arrive later: after 100 steps the weights lack a few steps' worth at most."""
     for mean, least, most, without in ranks.run(2, tiny_gradients, reducers(2), job, wire, sizes, 100):
         assert without <= 0.15 * 1100, "they would arrive without error feedback as well"

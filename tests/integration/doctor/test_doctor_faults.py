@@ -71,7 +71,7 @@ def test_all_processes_are_seen_and_measured(serve):
     assert status_of(reducer.address)["jobs"] == []
 
 
-def test_what_was_measured_can_be_judged_later(serve, tmp_path):
+def test_saved_measurements_can_be_judged_later(serve, tmp_path):
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(document(serve().address, *QUICK)))
     code, output = doctor("--facts", str(path), "--parameters", "1M")
@@ -104,7 +104,7 @@ def test_tls_and_tokens_work(serve, tmp_path):
 # ---- faults ----
 
 
-def test_nobody_listens(free_port):
+def test_nothing_listens(free_port):
     code, output = doctor(f"127.0.0.1:{free_port()}", *QUICK)
     assert code == 2
     assert "nothing listens on port" in output

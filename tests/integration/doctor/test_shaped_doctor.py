@@ -62,7 +62,7 @@ def mbit(rate: dict) -> float:
     return rate["bytes_per_s"] * 8 / 1e6
 
 
-def test_rates_are_those_of_the_links_and_a_slow_one_is_named(network):
+def test_measured_rates_match_the_links_and_a_slow_link_is_named(network):
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
     hosts, reducers = network(2, 2, slower={"w1": 0.5})
@@ -120,7 +120,7 @@ def test_lost_packets_are_found(network):
     assert any(hosts_name in lost[0]["where"] for hosts_name in ("rank 0", "rank 1"))
 
 
-def test_one_host_finds_a_slow_link_by_itself(network):
+def test_one_host_finds_a_slow_link_on_its_own(network):
     hosts, reducers = network(1, 1, slower={"r0": 0.5})
     code, output = alone(hosts.workers[0], *reducers.addresses, "--link", f"{RATE:g}M")
     assert code == 1

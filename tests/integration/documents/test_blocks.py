@@ -264,7 +264,7 @@ def test_command(
         assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
 
 
-def test_every_entry_is_of_a_block_that_is_there() -> None:
+def test_every_entry_refers_to_an_existing_block() -> None:
     assert set(PYTHON_ELSEWHERE) <= {(block.page, block.first) for block in PYTHON}
     unused = [
         one for one in (*ELSEWHERE, *ONLY_READ) if not any(command.startswith(one) for _, command in COMMANDS)

@@ -45,7 +45,7 @@ def start(tmp_path: Path, serve: Callable[..., Reducer]) -> Iterator[Any]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.full)])
-def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) -> None:
+def test_the_others_continue_and_a_new_worker_is_admitted(start: Any, victim: int) -> None:
     workers = [start(rank, 3, SKIPS="1") for rank in range(3)]
     workers[victim].wait_for(lambda line: line["step"] == 5)
     workers[victim].process.kill()
@@ -73,7 +73,7 @@ def test_the_others_go_on_and_a_new_worker_is_taken_in(start: Any, victim: int) 
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
+def test_one_of_two_leaves_cleanly(start: Any, victim: int) -> None:
     """A killed worker could not prove that it has ended, and the other one would wait for it."""
     workers = [start(rank, 2, LEAVES="1") for rank in range(2)]
     workers[victim].wait_for(lambda line: line["step"] == 5)
@@ -92,7 +92,7 @@ def test_one_of_two_leaves_in_order(start: Any, victim: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.full
-def test_a_worker_and_a_reducer_die_at_once(start: Any, serve: Callable[..., Reducer]) -> None:
+def test_a_worker_and_a_reducer_die_at_the_same_time(start: Any, serve: Callable[..., Reducer]) -> None:
     first, second = serve(), serve()
     # No worker waits for the killed reducer.
     settings = {"REDUCTION_REDUCERS": f"{first.address},{second.address}", "REDUCTION_JOIN_TIMEOUT_S": "600"}
@@ -121,7 +121,7 @@ def test_a_stopped_worker_is_waited_for(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.full
-def test_a_worker_that_stays_stopped_is_left_after_the_timeout(start: Any) -> None:
+def test_a_worker_that_stays_stopped_is_left_out_after_the_timeout(start: Any) -> None:
     workers = [start(rank, 3, REDUCTION_TIMEOUT_S="8") for rank in range(3)]
     workers[1].wait_for(lambda line: line["step"] == 5)
     os.kill(workers[1].process.pid, signal.SIGSTOP)
@@ -201,7 +201,7 @@ def test_hooks_of_the_optimizer_may_sum_over_the_workers(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_newcomer_that_sums_while_it_takes_the_training_gets_an_error(start: Any) -> None:
+def test_a_newcomer_that_sums_while_receiving_the_training_gets_an_error(start: Any) -> None:
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
     assert "ConfigError: this worker is receiving the training" in start(2, 2, HOOK="load").error()
@@ -236,7 +236,7 @@ def test_too_few_workers_wait_for_another_one(start: Any) -> None:
     ],
     ids=["less than min_workers", "half of them without the first"],
 )
-def test_who_is_left_alone_keeps_the_training(
+def test_a_worker_left_alone_can_save_the_training(
     start: Any, tmp_path: Path, victim: int, min_workers: int, error: str
 ) -> None:
     settings = {"REDUCTION_MIN_WORKERS": str(min_workers), "REDUCTION_JOIN_TIMEOUT_S": "5"}
@@ -258,9 +258,7 @@ def test_who_is_left_alone_keeps_the_training(
 
 
 @pytest.mark.timeout(300)
-def test_half_of_the_workers_goes_on_when_the_first_comes_back_on_its_host(
-    start: Any, tmp_path: Path
-) -> None:
+def test_half_of_the_workers_continues_when_the_first_returns_on_its_host(start: Any, tmp_path: Path) -> None:
     workers = [start(rank, 2, REDUCTION_STALL_WARN_S="1") for rank in range(2)]
     workers[1].wait_for(lambda line: line["step"] == 5)
     workers[0].process.kill()
@@ -285,7 +283,7 @@ def test_half_of_the_workers_goes_on_when_the_first_comes_back_on_its_host(
 
 
 @pytest.mark.timeout(300)
-def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: Any) -> None:
+def test_workers_that_cannot_take_part_get_an_error_and_the_others_do_not(start: Any) -> None:
     workers = [start(rank, 2, PAUSE_S="0.01") for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
     other_model = start(2, 2, 9, WIDTH="17")
@@ -307,7 +305,7 @@ def test_workers_that_cannot_take_part_get_an_error_and_the_others_none(start: A
 
 
 @pytest.mark.timeout(300)
-def test_a_training_that_cannot_be_sent_refuses_the_newcomer_and_costs_the_others_nothing(start: Any) -> None:
+def test_state_that_cannot_be_sent_refuses_the_newcomer_and_costs_the_others_nothing(start: Any) -> None:
     workers = [start(rank, 2, SECRET="1") for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 4)
     error = start(2, 2).error()
@@ -320,7 +318,7 @@ def test_a_training_that_cannot_be_sent_refuses_the_newcomer_and_costs_the_other
 
 
 @pytest.mark.timeout(300)
-def test_a_wrong_token_is_an_error_at_once_and_the_others_have_none(
+def test_a_wrong_token_fails_at_once_and_does_not_affect_the_others(
     start: Any, serve: Callable[..., Reducer], tmp_path: Path
 ) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
@@ -353,7 +351,7 @@ def test_reducers_that_cannot_be_reached_are_named(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.full
-def test_of_two_processes_with_one_identity_the_later_gets_an_error(start: Any) -> None:
+def test_the_later_of_two_processes_with_one_identity_gets_an_error(start: Any) -> None:
     workers = [start(rank, 2) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 3)
     assert "RankTaken: rank 1 is a live process" in start(1, 2).error()
@@ -379,7 +377,7 @@ def test_a_parameter_without_a_gradient_is_an_error(start: Any) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_one_that_leaves_is_no_loss(start: Any) -> None:
+def test_a_worker_that_leaves_is_not_a_loss(start: Any) -> None:
     workers = [start(rank, 3, 10 if rank == 1 else 20) for rank in range(3)]
     said = [worker.end() for worker in workers]
     assert_alike(*said)

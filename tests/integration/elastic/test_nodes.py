@@ -91,7 +91,7 @@ def test_a_rank_that_dies_takes_its_node_out_and_it_comes_back(start: Any, victi
 
 
 @pytest.mark.timeout(300)
-def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
+def test_ranks_that_cannot_form_a_worker(start: Any) -> None:
     wrong_size = start(0, 1, REDUCTION_LOCAL_GROUP="3")
     assert wrong_size.process.wait(60) != 0
     assert "ConfigError: local_group is 3, and the default process group has 2 ranks" in wrong_size.log.text
@@ -102,7 +102,7 @@ def test_ranks_that_cannot_be_a_worker(start: Any) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.full
-def test_an_error_of_the_first_rank_is_the_end_of_its_node(start: Any) -> None:
+def test_an_error_of_the_first_rank_ends_its_node(start: Any) -> None:
     settings = {"REDUCTION_MIN_WORKERS": "2", "REDUCTION_JOIN_TIMEOUT_S": "15"}
     workers = [start(rank, 2, **settings) for rank in range(2)]
     workers[0].wait_for(lambda line: line["step"] == 5)

@@ -145,7 +145,7 @@ def test_a_gpu_that_fails_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):
     assert "ZeroDivisionError" in ranks.processes[1].log.text
 
 
-def test_a_gpu_that_fails_on_the_way_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):
+def test_a_gpu_that_fails_midway_ends_the_job_on_all_ranks(fresh_ranks, reducers, job):
     ranks = fresh_ranks()
     for text in ranks.run(2, one_fails_on_the_way, reducers(2), job):
         assert "CUDA error" in text
@@ -153,7 +153,7 @@ def test_a_gpu_that_fails_on_the_way_ends_the_job_on_all_ranks(fresh_ranks, redu
         process.log.spare()
 
 
-def test_closing_while_a_tensor_is_on_its_way(fresh_ranks, reducers, job):
+def test_closing_while_a_tensor_is_in_flight(fresh_ranks, reducers, job):
     assert set(fresh_ranks().run(2, closed_on_the_way, reducers(1), job)) <= {"ClosedError", "PeerLeft"}
 
 

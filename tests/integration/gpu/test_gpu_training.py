@@ -12,7 +12,7 @@ from benchmarks.gpu import training as gpu_training
 from benchmarks.gpu.trace import STEP
 
 
-def test_the_same_code_on_the_cpu(
+def test_the_benchmark_runs_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     chosen = [

@@ -14,7 +14,7 @@ from benchmarks.method.report import Report
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_the_same_course_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "check_gpus", lambda _: None)
     shape = Shape(workers=2, reducers=1, link=Link(rate_mbit=20, burst_bytes=32 << 10))
     effort = Effort(rounds=2, budget_s=float("inf"), warmup_rounds=1)

@@ -182,7 +182,7 @@ FLAT, NODES = ("flat", ""), ("nodes", "")
         ([2] * 4, None, FLAT),
     ],
 )
-def test_what_a_node_is(ranks, reducers, job, launched, setting, outcome):
+def test_how_nodes_are_determined(ranks, reducers, job, launched, setting, outcome):
     settings = [{"local_group": setting}] * 4
     assert ranks.run(4, settled, reducers(1), job, launched, settings) == [outcome] * 4
 
@@ -200,7 +200,7 @@ def test_what_a_node_is(ranks, reducers, job, launched, setting, outcome):
         ((3, 3, 3, 3), "local_group is 3, but the world size 4 is not a multiple of it"),
     ],
 )
-def test_groups_that_cannot_be(ranks, reducers, job, groups, text):
+def test_invalid_groups_are_refused(ranks, reducers, job, groups, text):
     settings = [{"local_group": group} for group in groups]
     for kind, message in ranks.run(4, settled, reducers(1), job, [2] * 4, settings):
         assert kind == "ConfigError"
@@ -223,7 +223,7 @@ def test_several_states(ranks, reducers, job):
     ranks.run(4, several_states, reducers(2), job, 2)
 
 
-def test_the_token_of_the_job_opens_its_rails(ranks, serve, job, tmp_path):
+def test_the_job_token_is_valid_for_its_rails(ranks, serve, job, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{job}:{'t' * 32}\n")
     tokens.chmod(0o600)

@@ -71,7 +71,7 @@ def beside_plain_ddp(rank, reducers, job, size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_same_as_plain_ddp(ranks, reducers, job, size):
+def test_results_match_plain_ddp(ranks, reducers, job, size):
     digests = ranks.run(2 * size, beside_plain_ddp, reducers(2), job, size)
     assert len(set(digests)) == 1
 

@@ -78,7 +78,7 @@ def torchruns(tmp_path: Path, free_port) -> Iterator:
         pytest.param(1, "2", 2, id="one torchrun, told", marks=pytest.mark.full),
     ],
 )
-def test_the_weights_are_those_of_nodes_of(torchruns, reducers, tmp_path, nodes, local_group, size):
+def test_the_weights_match_the_node_size(torchruns, reducers, tmp_path, nodes, local_group, size):
     more = {"REDUCTION_REDUCERS": ",".join(reducers(2)), "REDUCTION_LOCAL_GROUP": local_group}
     for run in torchruns(nodes, **more):
         assert run.wait() == 0, run.log.read_text()[-5000:]

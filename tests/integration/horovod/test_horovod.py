@@ -173,7 +173,7 @@ def test_ranks_need_not_do_the_same_in_the_same_order(ranks, reducers, call):
     ranks.run(3, call, reducers(1))
 
 
-def test_who_disagrees_is_told_so_and_nothing_else_is_lost(ranks, reducers):
+def test_disagreement_is_reported_and_nothing_else_is_lost(ranks, reducers):
     assert (
         ranks.run(2, disagrees, reducers(1))
         == [
@@ -244,7 +244,7 @@ else:
 """
 
 
-def test_a_process_ends_well_with_something_pending_that_others_never_issue(tmp_path, reducers):
+def test_a_process_ends_cleanly_with_a_pending_collective_that_others_never_issue(tmp_path, reducers):
     script = tmp_path / "script.py"
     script.write_text(PENDING_AT_THE_END)
     launcher = Torchrun(tmp_path, 2, str(script), REDUCTION_REDUCERS=reducers(1)[0])

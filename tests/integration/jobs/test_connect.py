@@ -154,7 +154,7 @@ def test_with_the_embedded_reducer(fresh_ranks, size):
     assert ", 1 private reducer (127.0.0.1:" in line
 
 
-def test_a_communicator_has_its_line_once(fresh_ranks, reducers, job):
+def test_each_communicator_logs_its_line_once(fresh_ranks, reducers, job):
     ranks, addresses = fresh_ranks(), reducers(1)
     ranks.run(2, lives, addresses, job)
     first, other = lines_of(ranks)
@@ -170,7 +170,7 @@ def test_a_wrong_address_is_an_error_at_once(ranks, free_port, job):
         assert shown.endswith("failed (ReducerUnavailable)>")
 
 
-def test_a_rank_that_does_not_come_is_an_error(ranks, reducers, job):
+def test_a_rank_that_never_joins_is_an_error(ranks, reducers, job):
     settings = {"world_size": 3, "timeout_s": 2}
     for error, _ in ranks.run(2, fails, reducers(1), job, settings, group=False):
         assert type(error) is WorkersMissing
@@ -184,7 +184,7 @@ def test_without_ranks_there_is_nothing_to_connect():
         state.connect()
 
 
-def test_a_rank_that_does_not_call_it_is_waited_for(ranks, reducers, job):
+def test_a_rank_that_does_not_call_connect_is_waited_for(ranks, reducers, job):
     call = ranks.begin(2, one_comes_late, reducers(2), job)
     assert call.hear(0) == "waits"
     time.sleep(0.3)  # a connect that waits for no other rank would have returned
@@ -196,7 +196,7 @@ def test_a_rank_that_does_not_call_it_is_waited_for(ranks, reducers, job):
 
 @pytest.mark.parametrize("is_signal", [False, True], ids=["thread", "signal"])
 @pytest.mark.parametrize("size", [None, 2], ids=["flat", "hierarchical"])
-def test_close_ends_it(ranks, reducers, job, size, is_signal):
+def test_close_ends_connect(ranks, reducers, job, size, is_signal):
     in_group = size is not None
     (error, kept), _ = ranks.run(2, closed_meanwhile, reducers(1), job, size, is_signal, group=in_group)
     assert type(error) is ClosedError
@@ -204,7 +204,7 @@ def test_close_ends_it(ranks, reducers, job, size, is_signal):
 
 
 @pytest.mark.parametrize("size", [None, 2], ids=["flat", "hierarchical"])
-def test_an_error_of_another_rank_ends_it(ranks, reducers, job, size):
+def test_an_error_of_another_rank_ends_connect(ranks, reducers, job, size):
     for error in ranks.run(4, fails_meanwhile, reducers(2), job, size):
         assert type(error) is ResourceExhausted
         assert "MemoryError: 7 GiB" in str(error)

@@ -364,7 +364,7 @@ def test_bad_environment(monkeypatch):
         ReductionState(["127.0.0.1:5"])
 
 
-def test_no_rank_anywhere():
+def test_without_a_rank_or_world_size():
     with ReductionState(["127.0.0.1:5"]) as state, pytest.raises(ConfigError, match="world_size is None"):
         state.all_reduce(torch.ones(3))
 
@@ -388,7 +388,7 @@ def unreachable(rank, reducers, job, policy):
 
 
 @pytest.mark.parametrize(("reachable", "policy"), [(0, "reshard"), (1, "wait"), (1, "raise")])
-def test_reducers_that_are_not_there(ranks, reducers, free_port, job, reachable, policy):
+def test_unreachable_reducers(ranks, reducers, free_port, job, reachable, policy):
     absent = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     for error, took, closing_took in ranks.run(
         2, unreachable, reducers(reachable) + absent, job, policy, group=False
@@ -529,7 +529,7 @@ def test_a_host_that_does_not_resolve():
     assert "--insecure" not in ended.stderr
 
 
-def test_help_is_not_cut():
+def test_help_is_not_truncated():
     commands = reducer_command("--help").stdout.split("Commands:")[1]
     assert len(commands.splitlines()) == 9
     assert "..." not in commands
@@ -587,7 +587,7 @@ def test_status_without_an_answer(free_port):
     assert "Traceback" not in ended.stderr
 
 
-def test_status_of_several_addresses_of_which_one_is_silent(serve, free_port):
+def test_status_of_several_addresses_with_one_silent(serve, free_port):
     reducer, silent = serve(), f"127.0.0.1:{free_port()}"
     ended = reducer_command("status", str(reducer.port), silent, "--timeout", "1")
     assert ended.returncode == 4
@@ -596,7 +596,7 @@ def test_status_of_several_addresses_of_which_one_is_silent(serve, free_port):
     assert f"reducer: no answer from {silent}: " in ended.stderr
 
 
-def test_status_is_watched_until_ctrl_c(serve):
+def test_status_watch_runs_until_ctrl_c(serve):
     reducer = serve()
     command = [warm("reducer"), "-m", "reducer", "status", "--json", "--watch", "0.01", reducer.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
@@ -634,7 +634,7 @@ def fails_early(rank, reducers, job):
     return f"{type(error).__name__}: {error}"
 
 
-def test_who_comes_late_learns_why_a_rank_has_left(fresh_ranks, reducers, job):
+def test_a_late_rank_learns_why_another_rank_has_left(fresh_ranks, reducers, job):
     call = fresh_ranks().begin(2, fails_early, reducers(2), job)
     call.hear(0)
     call.tell(1, "come")

@@ -119,7 +119,7 @@ def claim(rank, reducers, job, claimed):
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_rank_that_is_killed_is_named_to_all_others(ranks, fresh_ranks, reducers, job, victim):
+def test_a_killed_rank_is_reported_to_all_others(ranks, fresh_ranks, reducers, job, victim):
     call = fresh_ranks().begin(3, sum_until_one_is_killed, reducers(2), job, victim, group=False)
     answers = call.answers()
     assert isinstance(answers.pop(victim), Died)
@@ -148,13 +148,13 @@ def test_two_runs_of_one_name_do_not_mix(ranks, reducers, job):
     assert f"rank 0 on {socket.gethostname()}" in stranger
 
 
-def test_name_again_after_a_clean_close(ranks, reducers, job):
+def test_name_is_reusable_after_a_clean_close(ranks, reducers, job):
     ranks.run(3, lives, reducers(2), job, 5, group=False)
 
 
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
-def test_name_again_after_a_crash(ranks, fresh_ranks, reducers, job):
+def test_name_is_reusable_after_a_crash(ranks, fresh_ranks, reducers, job):
     crashing = fresh_ranks()
     call = crashing.begin(2, run_until_killed, reducers(2), job, group=False)
     assert [call.hear(0), call.hear(1)] == ["running", "running"]
@@ -201,7 +201,7 @@ def two_states(rank, reducers, job):
     return error
 
 
-def test_a_second_state_of_the_same_job_says_that_it_is_this_process(ranks, reducers, job):
+def test_a_second_state_of_a_job_in_one_process_is_refused(ranks, reducers, job):
     for error in ranks.run(2, two_states, reducers(1), job, group=False):
         assert isinstance(error, JobBusy)
         assert str(error) == (

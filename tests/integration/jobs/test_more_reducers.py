@@ -48,7 +48,7 @@ def steps_until(call, members):
 
 
 @pytest.mark.parametrize("has_store", [True, False])
-def test_a_line_more_is_a_member_more(fresh_ranks, serve, job, tmp_path, has_store):
+def test_an_added_line_adds_a_member(fresh_ranks, serve, job, tmp_path, has_store):
     first, second, third = (serve().address for _ in range(3))
     path = tmp_path / "reducers"
     path.write_text(f"{first}\n{second}\n")
@@ -75,7 +75,7 @@ def test_a_line_more_is_a_member_more(fresh_ranks, serve, job, tmp_path, has_sto
     assert status_of(third)["jobs"] == []
 
 
-def test_a_reducer_that_is_named_before_it_is_there(fresh_ranks, serve, free_port, job, tmp_path):
+def test_a_reducer_that_is_named_before_it_starts(fresh_ranks, serve, free_port, job, tmp_path):
     first, late = serve().address, f"127.0.0.1:{free_port()}"
     path = tmp_path / "reducers"
     path.write_text(f"{first}\n")

@@ -29,7 +29,7 @@ def end(call):
 
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
-def test_wait_goes_on_when_the_same_reducers_are_there_again(ranks, serve, free_port, job):
+def test_wait_continues_when_the_same_reducers_are_back(ranks, serve, free_port, job):
     stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
     settings = {"on_reducer_loss": "wait", "chunk_bytes": 4096}
     call = ranks.begin(2, train_until_told, [stays.address, goes.address], job, settings)
@@ -72,7 +72,7 @@ def test_raise_fails_on_all_ranks_and_names_the_reducer(ranks, serve, job):
 
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
-def test_the_fallback_takes_over_and_gives_back(ranks, serve, free_port, job, until):
+def test_the_fallback_takes_over_and_hands_back(ranks, serve, free_port, job, until):
     """Every gradient has the same bits before the fallback, on it, and after it."""
     only = serve(bind=f"127.0.0.1:{free_port()}")
     settings = {"fallback": "embedded", "join_timeout_s": 10}

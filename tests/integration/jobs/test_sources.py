@@ -78,14 +78,14 @@ def test_the_line_of_rank_0_names_the_source(fresh_ranks, reducers, job, argumen
     assert f"1 reducer ({address}; from {source})" in line
 
 
-def test_an_error_of_rank_0_is_everybodys(fresh_ranks, job):
+def test_an_error_of_rank_0_is_raised_on_all_ranks(fresh_ranks, job):
     errors = fresh_ranks().run(2, fails, "file:/nowhere/reducers", job)
     assert {type(error) for error in errors} == {ConfigError}
     for error in errors:
         assert "reducers 'file:/nowhere/reducers': the file cannot be read" in str(error)
 
 
-def test_status_takes_the_same_texts(reducers, tmp_path):
+def test_status_accepts_the_same_sources(reducers, tmp_path):
     addresses = reducers(2)
     (tmp_path / "list").write_text("\n".join(addresses))
     processes = looked_at(f"file:{tmp_path}/list")["processes"]
@@ -100,7 +100,7 @@ def test_status_takes_the_same_texts(reducers, tmp_path):
         ("dns:nobody.invalid:1?count=2", 4, "'nobody.invalid' has 0 of 2 addresses after 0.1 s"),
     ],
 )
-def test_status_of_nothing(text, code, message):
+def test_status_of_unusable_sources(text, code, message):
     command = [warm("reducer"), "-m", "reducer", "status", "--timeout", "0.1", text]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (code, "")
@@ -149,7 +149,7 @@ def may_unshare() -> bool:
 
 
 @pytest.mark.skipif(not may_unshare(), reason="dnsmasq, or the right to make namespaces, is missing")
-def test_a_name_whose_addresses_come_one_after_the_other(tmp_path: Path) -> None:
+def test_a_name_whose_addresses_appear_one_after_another(tmp_path: Path) -> None:
     done = subprocess.run(
         ["unshare", "-mn", sys.executable, "-c", NAME_SERVER, str(tmp_path)],
         env=environment(),

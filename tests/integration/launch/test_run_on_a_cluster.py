@@ -104,7 +104,7 @@ def lists(host: str, port: int) -> tuple[list[str], dict[str, str]]:
 @pytest.mark.parametrize(
     "platform", [vertex, *(pytest.param(one, marks=pytest.mark.full) for one in (sagemaker, lists))]
 )
-def test_a_training_on_four_hosts(
+def test_training_on_four_hosts(
     start: Start,
     free_port: Callable[[], int],
     platform: Callable[[str, int], tuple[list[str], dict[str, str]]],
@@ -132,7 +132,9 @@ def test_a_training_on_four_hosts(
         assert "no job for 1 s (--exit-after-job)" in text
 
 
-def test_workers_say_whom_they_wait_for_and_give_up(start: Start, free_port: Callable[[], int]) -> None:
+def test_workers_log_which_reducers_they_wait_for_and_give_up(
+    start: Start, free_port: Callable[[], int]
+) -> None:
     port = free_port()
     options, variables = lists(WORKERS[0], port)
     launcher = start(WORKERS[0], [*options, "--wait-for-reducers", "1", "--", "true"], variables)
@@ -168,7 +170,7 @@ def test_codes_and_signals_of_the_command_on_a_worker_host(
     assert launcher.wait() == 9
 
 
-def test_a_reducer_host_drains_at_sigterm(start: Start, free_port: Callable[[], int]) -> None:
+def test_a_reducer_host_drains_on_sigterm(start: Start, free_port: Callable[[], int]) -> None:
     options, variables = lists(REDUCERS[1], free_port())
     launcher = start(REDUCERS[1], [*options, "--", "true"], variables)
     deadline = time.monotonic() + 30
@@ -192,7 +194,7 @@ def test_a_reducer_host_drains_at_sigterm(start: Start, free_port: Callable[[], 
         (["--hosts", "a,b", "--host", "a"], {"PET_NNODES": "3"}, "PET_NNODES is 3, but --hosts has 2 hosts"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_settings_are_a_one_line_error(
     start: Start, options: list[str], variables: dict[str, str], message: str
 ) -> None:
     launcher = start("here", [*options, "--", "true"], variables)

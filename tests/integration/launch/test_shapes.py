@@ -59,7 +59,7 @@ def test_modules_go_through_reducers_and_nothing_else_does(over_gloo: dict[str, 
     )
 
 
-def test_all_that_is_reduced_goes_through_reducers(over_gloo: dict[str, Ended]) -> None:
+def test_all_reductions_go_through_reducers(over_gloo: dict[str, Ended]) -> None:
     shapes, said = ended([*RUN, "--auto", "group", "--", *torchrun(2), SCRIPT])
     assert {name: shape.digest for name, shape in shapes.items()} == {
         name: shape.digest for name, shape in over_gloo.items()
@@ -80,7 +80,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", ["spawn", "fork"])
-def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str) -> None:
+def test_ranks_may_be_started_in_any_way(over_gloo: dict[str, Ended], launcher: str) -> None:
     shapes, said = ended([*RUN, "--", *LAUNCHERS[launcher], "plain"])
     assert shapes["plain"].digest == over_gloo["plain"].digest
     assert shapes["plain"].received != "0"
@@ -104,7 +104,7 @@ def test_ranks_are_started_in_any_way(over_gloo: dict[str, Ended], launcher: str
         ("group", "launch", "gloo_group", "rank 0 has reduced only in groups of gloo"),
     ],
 )
-def test_it_is_said_why_nothing_went_through_the_reducers(
+def test_a_warning_explains_why_nothing_went_through_the_reducers(
     auto: str, launcher: str, name: str, reason: str
 ) -> None:
     _, said = ended([*RUN, "--auto", auto, "--", *LAUNCHERS[launcher], name])

@@ -72,7 +72,7 @@ def each_alone() -> list[object]:
     ("names", "kind"),
     [(OURS, "file"), (OURS, "package"), (OURS, "folder"), (NOT_IN_WORKERS, "file"), *each_alone()],
 )
-def test_a_script_beside_them_trains(names: tuple[str, ...], kind: str, tmp_path: Path) -> None:
+def test_a_script_beside_such_files_trains(names: tuple[str, ...], kind: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     files = {name: beside(script, name, kind) for name in names}
     said, warned = run(script, SCRIPT, REDUCTION_AUTO="ddp")
@@ -88,14 +88,14 @@ def test_a_script_beside_them_trains(names: tuple[str, ...], kind: str, tmp_path
     assert outcome.startswith(hidden)
 
 
-def test_who_does_not_ask_for_us_hears_nothing(tmp_path: Path) -> None:
+def test_a_script_that_does_not_use_us_gets_no_warning(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     for name in OURS:
         beside(script, name, "file")
     assert run(script, "import torch\nprint(torch.ones(2).sum().item())") == ("2.0\n", "")
 
 
-def test_an_import_of_ours_says_which_file_is_in_the_way(tmp_path: Path) -> None:
+def test_importing_our_code_names_the_file_that_hides_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     file = beside(script, "reduction", "file")
     text = "try:\n    import worker_plugin\nexcept ImportError as error:\n    print(error)"
@@ -103,7 +103,7 @@ def test_an_import_of_ours_says_which_file_is_in_the_way(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["file", "package", "folder"])
-def test_the_command_reducer_in_such_a_folder(kind: str, tmp_path: Path) -> None:
+def test_the_reducer_command_in_such_a_folder(kind: str, tmp_path: Path) -> None:
     for name in OURS:
         beside(tmp_path / "train.py", name, kind)
     ended = subprocess.run(

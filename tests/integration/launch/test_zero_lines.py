@@ -78,7 +78,7 @@ def test_two_models_under_one_job_name(tmp_path: Path, serve: Callable[..., Redu
 
 
 @pytest.mark.parametrize("kind", ["subclass", "attach"])
-def test_a_module_is_attached_whatever_class_it_has_and_once(
+def test_a_module_of_any_class_is_attached_once(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
 ) -> None:
     reducer = serve()
@@ -94,7 +94,7 @@ def test_settings_of_attach_are_not_dropped_silently(tmp_path: Path, serve: Call
     assert "ConfigError: this module averages through the reducers already" in said
 
 
-def test_a_class_that_averages_in_its_own_way_is_left_alone_and_said_to_be(tmp_path: Path) -> None:
+def test_a_class_that_averages_in_its_own_way_is_left_alone_and_reported(tmp_path: Path) -> None:
     code, said = trained(
         tmp_path, "subclass-with-hook", REDUCTION_AUTO="ddp", REDUCTION_REDUCERS="127.0.0.1:1"
     )
@@ -103,7 +103,7 @@ def test_a_class_that_averages_in_its_own_way_is_left_alone_and_said_to_be(tmp_p
     assert "REDUCTION_AUTO=ddp: WithHook module 1 does not use the reducers" in said
 
 
-def test_a_hook_of_the_scripts_own_is_refused(tmp_path: Path) -> None:
+def test_a_hook_set_by_the_script_is_refused(tmp_path: Path) -> None:
     code, said = trained(tmp_path, "own-hook", REDUCTION_AUTO="ddp")
     assert code == 1
     assert (
@@ -113,7 +113,7 @@ def test_a_hook_of_the_scripts_own_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no-backend", "own-hook", "by-hand", "subclass-with-hook"])
-def test_a_group_becomes_one_of_the_backend(
+def test_a_group_is_switched_to_the_backend(
     tmp_path: Path, serve: Callable[..., Reducer], weights: str, kind: str
 ) -> None:
     reducer = serve()
@@ -124,7 +124,7 @@ def test_a_group_becomes_one_of_the_backend(
     assert received >= 4 * 2 * 4 * (300 * 100 + 100), "four steps, two ranks, float32"
 
 
-def test_an_unknown_wish_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_auto_value_is_refused(tmp_path: Path) -> None:
     code, said = trained(tmp_path, REDUCTION_AUTO="dpp")
     assert code == 1
     assert "ConfigError: REDUCTION_AUTO is 'dpp'; this version knows 'ddp', 'group'" in said
@@ -253,7 +253,7 @@ def test_run_passes_signals_on(number: signal.Signals, code: int) -> None:
     assert_gone(address)
 
 
-def test_the_terminals_signals_are_not_passed_on_because_the_command_has_them() -> None:
+def test_terminal_signals_are_not_passed_on_because_the_command_gets_them() -> None:
     """On Ctrl-C the kernel signals all processes of the terminal."""
     # Handlers could interrupt each other, but a wait takes one signal at a time, SIGINT with its lower number first.
     script = (
@@ -283,7 +283,7 @@ def test_the_terminals_signals_are_not_passed_on_because_the_command_has_them() 
     os.close(terminal)
 
 
-def test_what_nohup_ignores_the_command_ignores_too() -> None:
+def test_the_command_ignores_what_nohup_ignores() -> None:
     ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "-"]
     command = ["sh", "-c", "kill -HUP $PPID $$; echo there"]
     done = subprocess.run(
@@ -307,7 +307,7 @@ def test_nothing_is_left_when_run_is_killed() -> None:
         time.sleep(0.01)
 
 
-def test_a_reducer_that_died_is_mentioned_and_comes_back_where_it_was() -> None:
+def test_a_reducer_that_died_is_reported_and_restarted_at_its_address() -> None:
     process, address, _ = begin("sh", "-c", "echo there; exec sleep 60")
     [victim] = [pid for pid in children_of(process.pid) if "serve" in command_of(pid)]
     os.kill(victim, signal.SIGKILL)

@@ -59,9 +59,7 @@ def wait_for_the_dead(rank: Any, reducers: list[str]) -> dict[str, tuple[str, fl
     return outcomes
 
 
-def test_whoever_waits_for_a_dead_rank_gets_an_error(
-    fresh_ranks: Any, reducers: Callable[[int], list[str]]
-) -> None:
+def test_waiting_for_a_dead_rank_raises(fresh_ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     *survivors, dead = fresh_ranks().run(3, wait_for_the_dead, reducers(2))
     assert isinstance(dead, Died)
     for outcomes in survivors:
@@ -98,7 +96,7 @@ def aborted(rank: Any, reducers: list[str], how: str) -> tuple[str, float, bool]
     return f"{type(error).__name__}: {error}", took_s, torch.equal(tensor, torch.ones(1000))
 
 
-def test_an_abort_fails_everybody_at_once(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_an_abort_fails_all_ranks_at_once(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     first, second, third = ranks.run(3, aborted, reducers(2), "in the middle")
     assert first[0] == "ClosedError: the state was aborted; make a new one"
     for error, took_s, is_untouched in (second, third):
@@ -108,7 +106,7 @@ def test_an_abort_fails_everybody_at_once(ranks: Any, reducers: Callable[[int], 
         assert is_untouched
 
 
-def test_an_abort_does_not_wait_for_ranks_that_have_not_come(
+def test_an_abort_does_not_wait_for_ranks_that_have_not_joined(
     ranks: Any, reducers: Callable[[int], list[str]]
 ) -> None:
     for error, took_s, is_untouched in ranks.run(3, aborted, reducers(2), "before they meet"):
@@ -163,7 +161,7 @@ def by_a_store(rank: Any, reducers: list[str], path: str, job: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["reducers", "embedded"])
-def test_ranks_may_meet_by_a_store_of_their_own(
+def test_ranks_may_meet_through_a_store_of_their_own(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, tmp_path: Any, which: str
 ) -> None:
     addresses = reducers(2) if which == "reducers" else []

@@ -82,7 +82,7 @@ def exact_gradients(rank: Any) -> list[torch.Tensor]:
     return [one.grad.full_tensor() for one in model.parameters()]  # type: ignore[union-attr]
 
 
-def test_what_is_left_out_comes_later(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_omitted_parts_arrive_later(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     for with_it, without, sizes in ranks.run(4, what_is_left_out_comes_later, reducers(2)):
         assert without[1] > 0.2  # a tenth of the elements is inaccurate, however often it is sent
         assert with_it[1] < with_it[0] / 5
@@ -158,11 +158,11 @@ def some_without_gradients(rank: Any, reducers: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("what", [resumed, discarded])
-def test_same_bits(ranks: Any, reducers: Callable[[int], list[str]], what: Callable[..., bool]) -> None:
+def test_no_bit_changes(ranks: Any, reducers: Callable[[int], list[str]], what: Callable[..., bool]) -> None:
     assert ranks.run(4, what, reducers(2)) == [True] * 4
 
 
-def test_modules_of_which_only_some_parameters_have_gradients(
+def test_modules_with_gradients_for_only_some_parameters(
     ranks: Any, reducers: Callable[[int], list[str]]
 ) -> None:
     assert ranks.run(4, some_without_gradients, reducers(2)) == [[0, 2 * (4 * 15 + 4)]] * 4
@@ -182,7 +182,7 @@ def refused(rank: Any, reducers: list[str]) -> list[str]:
     return [str(rank.error_of(call)) for call in calls]
 
 
-def test_what_is_refused(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_bad_arguments_are_refused(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     for texts in ranks.run(4, refused, reducers(1)):
         for text, expected in zip(
             texts,

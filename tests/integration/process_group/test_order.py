@@ -278,7 +278,7 @@ def random_programs(rank: Any, reducers: list[str], seeds: range) -> tuple[int, 
     [(0, 250), pytest.param(1_000_000, 10_000, marks=[pytest.mark.full, pytest.mark.timeout(3600)])],
 )
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_random_sequences_read_what_they_read_on_gloo(
+def test_random_sequences_read_the_same_as_on_gloo(
     ranks: Any, reducers: Callable[[int], list[str]], world_size: int, first: int, count: int
 ) -> None:
     seeds = range(first + world_size * count, first + world_size * count + count // 2)
@@ -310,9 +310,7 @@ def something_between(rank: Any, reducers: list[str]) -> list[float]:
     return found
 
 
-def test_the_call_of_an_asynchronous_barrier_returns_at_once(
-    ranks: Any, reducers: Callable[[int], list[str]]
-) -> None:
+def test_an_asynchronous_barrier_returns_at_once(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     assert ranks.run(2, something_between, reducers(1)) == [[2.0] * 3] * 2
 
 
@@ -330,7 +328,7 @@ def destroyed(rank: Any, reducers: list[str]) -> list[float]:
     return found
 
 
-def test_the_end_of_a_group_comes_after_its_all_reduces(
+def test_destroying_a_group_waits_for_its_all_reduces(
     ranks: Any, reducers: Callable[[int], list[str]]
 ) -> None:
     assert ranks.run(2, destroyed, reducers(1)) == [[2.0] * 3] * 2

@@ -105,5 +105,5 @@ def of_nodes(rank: Any) -> list[int]:
     return [*counts, len(own_reducers())]
 
 
-def test_hierarchical_mode_returns_what_it_shares(ranks: Any) -> None:
+def test_hierarchical_mode_releases_its_shared_reducers(ranks: Any) -> None:
     assert ranks.run(4, of_nodes) == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]

@@ -241,7 +241,7 @@ def may_be_refused(case: Case) -> bool:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.full)])
-def test_as_gloo_or_refused(world: World, count: int) -> None:
+def test_sums_match_gloo_or_are_refused(world: World, count: int) -> None:
     @settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck))
     @given(cases())
     def run(case: Case) -> None:

@@ -91,7 +91,7 @@ def in_all_forms(rank: Any, reducers: list[str]) -> int:
     return passed_through(group)
 
 
-def test_in_all_of_torchs_forms(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_sums_in_all_of_torchs_forms(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     assert ranks.run(3, in_all_forms, reducers(2)) == [11] * 3
 
 
@@ -129,7 +129,7 @@ def everything_else(rank: Any, reducers: list[str]) -> int:
     return passed_through(group)
 
 
-def test_everything_else_is_the_inner_groups(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_everything_else_goes_to_the_inner_group(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     assert ranks.run(3, everything_else, reducers(1)) == [0] * 3
 
 

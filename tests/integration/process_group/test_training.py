@@ -169,7 +169,7 @@ def on_both_backends(rank: Any, reducers: list[str], which: str) -> int:
 
 
 @pytest.mark.parametrize("which", DATA_PARALLEL)
-def test_data_parallel_as_on_gloo(ranks: Any, reducers: Callable[[int], list[str]], which: str) -> None:
+def test_data_parallel_matches_gloo(ranks: Any, reducers: Callable[[int], list[str]], which: str) -> None:
     counts = ranks.run(2, on_both_backends, reducers(2), which)
     assert counts[0] == counts[1] >= 2
 
@@ -245,7 +245,7 @@ def hybrid(rank: Any, reducers: list[str], which: str, folder: str) -> int:
 
 
 @pytest.mark.parametrize("which", HYBRID)
-def test_hybrid_shards_as_on_gloo(
+def test_hybrid_sharding_matches_gloo(
     ranks: Any, reducers: Callable[[int], list[str]], which: str, tmp_path: Path
 ) -> None:
     counts = ranks.run(4, hybrid, reducers(2), which, str(tmp_path))

@@ -76,7 +76,7 @@ def test_a_worker_raises_its_soft_limit(many):
     assert int(output.split()[3]) >= LINKS
 
 
-def test_a_hard_limit_that_is_too_low_is_in_the_error(many):
+def test_a_hard_limit_that_is_too_low_is_named_in_the_error(many):
     output = run(WORKER, many.address, str(FEW), "hard", "wait")
     found = re.search(
         r"this process may have (\d+) descriptors, and needs (\d+) for (\d+) links: raise its hard limit",
@@ -88,7 +88,7 @@ def test_a_hard_limit_that_is_too_low_is_in_the_error(many):
     assert 1 < links <= LINKS
 
 
-def test_with_a_hard_limit_that_is_too_low_the_others_take_over_and_it_is_said(many):
+def test_with_a_hard_limit_that_is_too_low_others_take_over_and_it_is_logged(many):
     output = run(WORKER, many.address, str(FEW), "hard", "reshard")
     assert output.startswith("[0.0, 1.0, 2.0] ")
     assert "raise its hard limit (ulimit -Hn)" in output

@@ -58,7 +58,7 @@ def test_the_address_of_any_process_will_do(serve):
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_it_says_what_a_reducer_waits_for(ranks, serve, job, processes):
+def test_drain_reports_what_a_reducer_waits_for(ranks, serve, job, processes):
     reducer = serve("--processes", processes, leash=False)
     call = ranks.begin(2, hold, [reducer.address], job, {}, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
@@ -138,7 +138,7 @@ def test_it_is_refused_without_the_token(serve, token_file):
     assert not {OURS, OPERATOR} & set(reducer.log.text.split())
 
 
-def test_nobody_there(serve, free_port):
+def test_one_address_is_silent(serve, free_port):
     """The other reducers drain even if one address does not answer."""
     reducer = serve(leash=False)
     reducer.is_over = True

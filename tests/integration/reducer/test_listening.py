@@ -62,7 +62,7 @@ def both(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("is_chosen", [False, True], ids=["a free port", "a chosen port"])
-def test_every_port_is_at_all_addresses_of_the_host_and_at_no_other(
+def test_every_port_listens_on_all_addresses_of_the_host_and_no_others(
     both, free_port, host, reached, is_chosen
 ):
     """Another program may use the same port at an address on which the reducer does not listen."""
@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_on_one_of_the_addresses(both):
         asyncio.run(run(taken.getsockname()[1]))
 
 
-def test_ipv6_only_is_refused_because_grpc_cannot_do_that(monkeypatch):
+def test_ipv6_only_is_refused_because_grpc_does_not_support_it(monkeypatch):
     real = socket.socket.getsockopt
     monkeypatch.setattr(
         socket.socket,

@@ -31,7 +31,7 @@ def rss_bytes(pid: int) -> int:
     return int(line.split()[1]) << 10
 
 
-def test_a_reducer_takes_all_descriptors_that_it_may_have(serve):
+def test_a_reducer_raises_its_descriptor_limit(serve):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reducer = serve(before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)))
     wanted = 2 * Limits().connections
@@ -53,7 +53,7 @@ def run_multitude(rank, address, plane, job, count):
 
 
 @pytest.mark.parametrize("count", [256, pytest.param(1024, marks=pytest.mark.full)])
-def test_all_ranks_of_a_large_job_come_at_once_and_are_let_in(ranks, serve, plane, job, count):
+def test_all_ranks_of_a_large_job_join_at_once_and_are_admitted(ranks, serve, plane, job, count):
     """Refused ranks do not retry here, although a worker would."""
     reducer = serve("--memory-limit", str(1 << 40), "--log-level", "warning")
     [(running, refusals)] = ranks.run(1, run_multitude, reducer.address, plane, job, count, group=False)
@@ -77,7 +77,7 @@ def run_crowd(rank, address, plane, job):
     asyncio.run_coroutine_threadsafe(main(), io_loop()).result()
 
 
-def test_a_crowd_gets_typed_refusals_right_sums_and_no_more_memory(ranks, serve, plane, job, until):
+def test_a_crowd_gets_typed_refusals_correct_sums_and_bounded_memory(ranks, serve, plane, job, until):
     reducer = serve("--memory-limit", str(LIMIT))
     idle = rss_bytes(reducer.pid)
 

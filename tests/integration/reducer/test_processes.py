@@ -105,7 +105,7 @@ def test_the_hook_returns_while_a_reducer_is_stopped(ranks, serve, job):
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
 @pytest.mark.parametrize("end", ["kill", "stop and kill", "drain"])
-def test_a_reducer_of_two_goes_and_comes_back(ranks, serve, free_port, job, until, end):
+def test_one_of_two_reducers_leaves_and_comes_back(ranks, serve, free_port, job, until, end):
     """Training continues with the same bits, over one reducer and then over two again."""
     stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
     call = ranks.begin(3, train_until_told, [stays.address, goes.address], job, {"chunk_bytes": 4096})

@@ -72,7 +72,7 @@ def test_one_address_is_enough_to_use_all_processes(ranks, three, job, until):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_two_of_several_processes_each(ranks, serve, job, until):
+def test_two_reducers_of_several_processes_each(ranks, serve, job, until):
     """Every rank finds the siblings of all the reducers that it was given."""
     both = [serve("--processes", "2"), serve("--processes", "2")]
     call = ranks.begin(2, train_until_told, [one.address for one in both], job, {"chunk_bytes": 4096})
@@ -111,7 +111,7 @@ def defaults(tmp_path) -> tuple[dict, str]:
     return status, (tmp_path / "log").read_text()
 
 
-def test_by_default_there_are_as_many_processes_as_cores_and_memory_is_shared(tmp_path):
+def test_by_default_there_is_one_process_per_core_and_memory_is_divided(tmp_path):
     status, log = defaults(tmp_path)
     assert len(status["siblings"]) == max(1, min(int(cores()), PROCESSES_DEFAULT_MAX)) - 1
     limit = int(memory() * MEMORY_SHARE)
@@ -129,7 +129,7 @@ def test_one_core_is_one_process(tmp_path):
     assert "using processes=1 of cores=1 " in log
 
 
-def test_more_memory_than_there_is_is_a_warning(serve):
+def test_a_memory_limit_beyond_the_machine_logs_a_warning(serve):
     reducer = serve("--memory-limit", str(1 << 50))
     warning = (
         f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
@@ -155,7 +155,7 @@ def starts(url: str) -> list[str]:
     return lines_of(url, "process_start_time_seconds")
 
 
-def test_one_port_answers_for_the_metrics_of_all_processes(ranks, serve, free_port, job, until):
+def test_one_port_serves_the_metrics_of_all_processes(ranks, serve, free_port, job, until):
     port = free_port()
     reducer = serve("--processes", "3", "--metrics-port", str(port))
     url = f"http://127.0.0.1:{port}/metrics"

@@ -65,7 +65,7 @@ def test_a_reducer_ends_with_its_job(ranks, serve, job, processes):
     assert "no job for 1 s (--exit-after-job)" in reducer.log.text
 
 
-def test_a_reducer_is_set_by_variables_and_tells_its_service_manager(tmp_path, free_port):
+def test_a_reducer_is_configured_by_variables_and_notifies_its_service_manager(tmp_path, free_port):
     """Child processes and the job's own reducers must not use these variables: their ports would collide."""
     path, port = str(tmp_path / "notify"), free_port()
     variables = {

@@ -73,7 +73,7 @@ def bytes_at(address: str) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_is_killed_comes_back_where_it_was(ranks, serve, job, until, victim):
+def test_a_killed_process_comes_back_on_its_port(ranks, serve, job, until, victim):
     """The victim may be the first process, whose address the workers have. All ranks keep the same weights."""
     three = serve("--processes", "3")
     call = ranks.begin(3, train_until_told, [three.address], job, {"chunk_bytes": 4096})
@@ -96,7 +96,7 @@ def test_a_process_that_is_killed_comes_back_where_it_was(ranks, serve, job, unt
     assert three.stop() == (0, "")  # no second line on stdout
 
 
-def test_nobody_else_gets_the_port_of_a_process_that_died(serve, until):
+def test_no_other_program_can_take_the_port_of_a_dead_process(serve, until):
     """The process restarts on its port, while the other one continues to serve."""
     two = serve("--processes", "2", leash=False)
     _, second = ports_of(two)
@@ -112,7 +112,7 @@ def test_nobody_else_gets_the_port_of_a_process_that_died(serve, until):
     assert two.stop() == (0, "")
 
 
-def test_settings_that_a_process_refuses_end_all_at_once(tmp_path, free_port):
+def test_settings_refused_by_one_process_end_all_at_once(tmp_path, free_port):
     """The first and the second process want the same port, which only they can detect."""
     port = free_port()
     options = ("--bind", f"127.0.0.1:{port}", "--data-port", str(port), "--processes", "2")
@@ -177,7 +177,7 @@ def test_no_process_outlives_a_parent_that_ends_while_they_drain(fresh_ranks, se
     until(lambda: all(is_gone(pid) for pid in children), "the end of the processes")
 
 
-def test_the_time_to_drain_is_that_of_all(fresh_ranks, serve, job):
+def test_the_drain_timeout_covers_all_processes(fresh_ranks, serve, job):
     two = serve("--processes", "2", "--drain-timeout", "0.5", leash=False)
     call = fresh_ranks().begin(2, hold, [two.address], job, group=False)
     assert [call.hear(0), call.hear(1)] == ["there", "there"]
@@ -189,7 +189,7 @@ def test_the_time_to_drain_is_that_of_all(fresh_ranks, serve, job):
     assert all(is_gone(pid) for pid in children)
 
 
-def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, serve, job):
+def test_exit_after_job_survives_a_process_that_dies_after_the_job(ranks, serve, job):
     """The restarted process has never had a job, but the others know of one."""
     two = serve("--processes", "2", "--exit-after-job", "3", leash=False)
     call = ranks.begin(2, hold, [two.address], job, group=False)
@@ -207,14 +207,14 @@ def test_the_end_with_the_job_survives_the_process_that_died_after_it(ranks, ser
 # ---- the parent process ----
 
 
-def test_the_parent_has_nothing_of_what_serving_needs(serve):
+def test_the_parent_loads_nothing_that_only_serving_needs(serve):
     reducer = serve("--processes", "2", before=lambda: None)  # runs the real command
     maps = Path(f"/proc/{reducer.pid}/maps").read_text()
     assert not [name for name in ("cygrpc", "_upb", "numpy", "uvloop") if name in maps]
     assert "cygrpc" in Path(f"/proc/{children_of(reducer.pid)[0]}/maps").read_text()
 
 
-def test_one_process_has_a_parent_on_a_platform_only(serve, until, free_port):
+def test_a_single_process_has_a_parent_only_on_a_platform(serve, until, free_port):
     """A container of Vertex AI must survive the crash of any process, whatever --processes is."""
     assert children_of(serve("--processes", "1").pid) == []
     port = free_port()
@@ -247,7 +247,7 @@ def answers(address: str) -> bool:
         return False
 
 
-def test_all_ports_are_those_of_the_range(serve, free_ports, until):
+def test_all_ports_are_in_the_range(serve, free_ports, until):
     first = free_ports(9)
     reducer = serve(
         *("--processes", "3", "--metrics-port", "0", "--port-range", f"{first}-{first + 8}"),

@@ -174,7 +174,7 @@ def test_strangers_that_come_and_go(victim, until):
     until(lambda: victim.descriptors <= before, "the end of all their sockets")
 
 
-def test_hundreds_that_show_no_key(victim, until):
+def test_hundreds_of_strangers_without_a_key(victim, until):
     """The permitted number are closed after KEY_S, whatever they send meanwhile, and further ones immediately."""
     before = victim.descriptors
     with ExitStack() as stack:
@@ -287,7 +287,7 @@ def pair(victim, job):
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_ends_its_job_with_a_reason_that_all_hear(victim, pair, name, until):
+def test_a_lie_ends_its_job_with_a_reason_sent_to_all_ranks(victim, pair, name, until):
     data, kind, text = LIES[name]
     _, one = pair
     one.data.send(data)
@@ -300,7 +300,7 @@ def test_a_lie_ends_its_job_with_a_reason_that_all_hear(victim, pair, name, unti
     until(lambda: line.search(victim.log), "the log")
 
 
-def test_another_collective_than_the_others(pair):
+def test_ranks_that_push_different_collectives(pair):
     """Disagreeing ranks are not malformed input, and all of them get the error."""
     for rank, numel in zip(pair, (NUMEL, 2 * NUMEL), strict=True):
         what = Collective(ReduceOp.SUM, DType.FLOAT32, numel, 7)
@@ -311,7 +311,7 @@ def test_another_collective_than_the_others(pair):
 
 @pytest.mark.parametrize("sent", [1, tcp.HEADER_BYTES - 1, tcp.HEADER_BYTES, tcp.HEADER_BYTES + CHUNK // 2])
 @pytest.mark.parametrize("ends", ["half", "whole"])
-def test_an_end_in_the_middle_of_a_frame(victim, pair, sent, ends, until):
+def test_a_connection_that_ends_mid_frame(victim, pair, sent, ends, until):
     zero, one = pair
     one.data.send((header(tcp.PUSH, CHUNK) + bytes(CHUNK))[:sent])
     if ends == "half":
@@ -358,7 +358,7 @@ def test_a_rank_that_pushes_more_than_its_credit_and_reads_nothing(victim, pair,
     assert victim.resident_bytes - victim._resident_bytes < GROWTH_BYTES_MAX
 
 
-def test_a_rank_that_does_nothing_any_more(victim, pair, until):
+def test_a_rank_that_goes_silent(victim, pair, until):
     """The rank is late, not lost, so its stream stays open. It costs the reducer its credit, and others nothing."""
     zero, one = pair
     payload = memoryview(bytes(CHUNK))

@@ -27,7 +27,7 @@ def ask(port, path="/livez", **headers):
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo"])
-def test_idle_connections_keep_neither_probes_nor_workers_out(serve, free_port, sent):
+def test_idle_connections_block_neither_probes_nor_workers(serve, free_port, sent):
     port = free_port()
     reducer = serve("--metrics-port", str(port), before=few_descriptors)
     with contextlib.ExitStack() as stack:
@@ -53,7 +53,7 @@ def test_probes_are_answered_while_others_hold_all_descriptors(serve, free_port,
     until(lambda: ask(port, "/metrics")[0] == 200, "metrics, when there are descriptors again", 30)
 
 
-def test_a_page_of_somebody_else_cannot_read_ours(serve, free_port, until):
+def test_another_sites_page_cannot_read_ours(serve, free_port, until):
     """A foreign name may resolve to our address after the browser has loaded its page (DNS rebinding)."""
     port = free_port()
     serve("--metrics-port", str(port), "--page", "--page-hosts", "proxy.example.com", "--processes", "2")

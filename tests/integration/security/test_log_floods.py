@@ -121,7 +121,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("guard", KINDS)
-def test_a_flood_of_each_kind_is_a_few_lines(serve, tmp_path, guard):
+def test_a_flood_of_each_kind_logs_only_a_few_lines(serve, tmp_path, guard):
     options = [guard]
     if guard == "--token-file":
         path = tmp_path / "tokens"

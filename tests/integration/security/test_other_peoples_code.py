@@ -101,7 +101,7 @@ def test_two_processes(folder, python_path):
 
 
 @pytest.mark.parametrize("variable", ["PYTHONPATH", VARIABLE])
-def test_packages_that_are_nowhere_else_are_found(folder, variable):
+def test_packages_that_only_a_variable_names_are_found(folder, variable):
     """With -S the interpreter does not search site-packages."""
     (folder / "sitecustomize.py").unlink()
     (folder / "logging.py").unlink()

@@ -41,14 +41,14 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-def test_a_workers_own_is_looked_at_before_it_dials(ranks, authority, job):
+def test_a_worker_checks_its_own_certificate_before_dialing(ranks, authority, job):
     ours = authority.files(is_expired=True)
     [error] = ranks.run(1, refusal, ["127.0.0.1:1"], job, ours, group=False)
     assert type(error) is ConfigError
     assert re.match(rf"our certificate {re.escape(ours.cert)} expired on {DATE}: renew it", str(error))
 
 
-def test_a_reducers_is_named_with_its_date(ranks, serve, authority, job):
+def test_a_reducers_certificate_is_named_with_its_date(ranks, serve, authority, job):
     reducer = serve(*options(authority.files("127.0.0.1", is_expired=True)))
     [error] = ranks.run(1, refusal, [reducer.address], job, authority.files(), group=False)
     assert type(error) is Unauthenticated
@@ -56,7 +56,7 @@ def test_a_reducers_is_named_with_its_date(ranks, serve, authority, job):
     assert re.search(text, str(error))
 
 
-def test_the_reducer_says_so_at_its_start(serve, authority):
+def test_the_reducer_warns_on_startup(serve, authority):
     files = authority.files("127.0.0.1", is_expired=True)
     reducer = serve(*options(files))
     assert re.search(
@@ -68,7 +68,7 @@ def test_the_reducer_says_so_at_its_start(serve, authority):
     ("days", "text"),
     [((-3, -2), "expired on"), ((-3, 20), "expires on"), ((2, 90), "is not valid before"), ((-3, 90), "")],
 )
-def test_the_check_says_so(authority, days, text):
+def test_the_check_reports_the_dates(authority, days, text):
     files = authority.files("127.0.0.1", days=days)
     ended = command("serve", "--check", *options(files))
     assert ended.returncode == 0
@@ -77,7 +77,7 @@ def test_the_check_says_so(authority, days, text):
 
 
 @pytest.mark.parametrize("whose", ["the reducer's", "ours"])
-def test_the_status_command_says_so(serve, authority, whose):
+def test_the_status_command_reports_the_date(serve, authority, whose):
     served = authority.files("127.0.0.1", is_expired=whose == "the reducer's")
     ours = authority.files(is_expired=whose == "ours")
     ended = command("status", serve(*options(served)).address, *options(ours))

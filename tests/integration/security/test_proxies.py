@@ -45,15 +45,15 @@ def behind(closed):
     return run
 
 
-def test_a_worker(reducer, plane, behind):
+def test_worker_ignores_proxy(reducer, plane, behind):
     assert behind("-c", WORKER, reducer.address, plane) == "[0.0, 1.0, 2.0]\n"
 
 
-def test_the_status(reducer, behind):
+def test_status_ignores_proxy(reducer, behind):
     assert f"{reducer.address}: serving" in behind("-m", "reducer", "status", reducer.address, "-v")
 
 
-def test_a_worker_and_its_embedded_reducer(behind):
+def test_worker_and_embedded_reducer_ignore_proxy(behind):
     script = WORKER.replace('sys.argv[1], job="proxy", rank=0, world_size=1, ', "")
     start = "import torch.distributed as dist\n"
     start += 'dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)\n'

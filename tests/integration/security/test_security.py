@@ -107,7 +107,7 @@ def attempt(address, job, token, credentials=None):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
-def test_a_job_with_tls_goes_over_the_plane_that_it_asks_for(ranks, serve, authority, job, transport):
+def test_a_job_with_tls_uses_the_plane_that_it_asks_for(ranks, serve, authority, job, transport):
     reducer = serve(*options(authority.files("127.0.0.1")))
     shown = settings(authority.files()) | {"transport": transport}
     ranks.run(3, one_round, [reducer.address], job, shown)
@@ -128,7 +128,7 @@ def test_a_job_with_tls_goes_over_the_plane_that_it_asks_for(ranks, serve, autho
         ("another name", "its certificate is not accepted here: IP address mismatch"),
     ],
 )
-def test_who_is_refused_by_tls(ranks, serve, authority, tmp_path, job, case, text):
+def test_tls_mismatches_are_refused(ranks, serve, authority, tmp_path, job, case, text):
     reducer = serve(*options(authority.files("else.example" if case == "another name" else "127.0.0.1")))
     ours, other = authority.files(), Authority(tmp_path, "other").files()
     shown = {
@@ -186,7 +186,7 @@ def test_a_job_with_its_token(ranks, serve, token_file, job):
     check_secrets(reducer.log, *(process.log for process in ranks.processes))
 
 
-def test_a_job_whose_name_nobody_knows_before(ranks, serve, token_file):
+def test_a_job_whose_name_is_not_known_in_advance(ranks, serve, token_file):
     reducer = serve("--token-file", token_file(**{"*": ANYBODYS}))
     shown = {"token_file": token_file(**{"other": OURS, "*": ANYBODYS})}
     ranks.run(2, one_round, [reducer.address], None, shown)
@@ -247,7 +247,7 @@ def test_a_rank_without_a_line_for_its_job(ranks, reducer, token_file, job):
     assert is_final
 
 
-def test_a_reducer_that_asks_for_none_takes_any(ranks, reducer, token_file, job):
+def test_a_reducer_without_tokens_accepts_any_token(ranks, reducer, token_file, job):
     ranks.run(2, one_round, [reducer.address], job, {"token_file": token_file(**{job: OURS})})
 
 
@@ -266,7 +266,7 @@ def test_other_users_of_the_host_cannot_join_the_embedded_reducer(ranks, job):
 # ---- siblings and status ----
 
 
-def test_siblings_ask_for_the_same(ranks, serve, authority, token_file, job):
+def test_siblings_require_the_same_credentials(ranks, serve, authority, token_file, job):
     ours, tokens = authority.files(), token_file(**{job: OURS})
     shown = [*options(ours), "--token-file", tokens]
     three = serve("--workers", "3", *options(authority.files("127.0.0.1")), "--token-file", tokens)
@@ -297,7 +297,7 @@ def test_siblings_ask_for_the_same(ranks, serve, authority, token_file, job):
     check_secrets(three.log)
 
 
-def test_status_needs_what_the_server_asks_for(serve, authority, token_file):
+def test_status_needs_the_credentials_the_server_requires(serve, authority, token_file):
     ours = authority.files()
     reducer = serve(
         *options(authority.files("127.0.0.1")), "--token-file", token_file(job=OURS, other=THEIRS)

@@ -53,7 +53,7 @@ def test_a_flood_of_large_first_frames(serve, tmp_path, until, guard, waves):
     assert "OK=" not in answers
 
 
-def test_no_kind_of_stranger_gets_in_or_ends_the_reducer(serve, tmp_path, free_port):
+def test_no_stranger_gets_in_or_stops_the_reducer(serve, tmp_path, free_port):
     tokens = tmp_path / "tokens"
     tokens.touch(0o600)
     theirs = "the1rs" * 6

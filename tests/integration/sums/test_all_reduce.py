@@ -354,7 +354,7 @@ def test_two_names_of_one_reducer(ranks, reducers, job):
 
 
 @pytest.mark.usefixtures("plane")
-def test_many_in_flight_under_little_credit(ranks, reducers, job):
+def test_many_collectives_in_flight_with_little_credit(ranks, reducers, job):
     ranks.run(3, many_in_flight, reducers(2), job, group=False)
 
 
@@ -372,7 +372,7 @@ def test_bits_are_the_same_for_all_planes_chunk_sizes_reducer_counts_and_runs(ra
     assert len(seen) == 1
 
 
-def test_the_order_of_adding_shows_in_those_bits():
+def test_the_bits_depend_on_the_order_of_addition():
     """Show that the fold order test can fail. Additions in fp32 hide the order for 16-bit types."""
     rows = [Rank.values(rank, (50_003,), torch.float32) for rank in range(4)]
     assert not torch.equal(Rank.fold(rows), Rank.fold(rows[::-1]))
@@ -405,7 +405,7 @@ def test_close_with_a_collective_in_flight(ranks, reducers, job):
     assert "rank 0" in str(there)
 
 
-def test_states_one_after_another_and_side_by_side(ranks, reducers, job):
+def test_sequential_and_concurrent_states(ranks, reducers, job):
     """The fixtures check the logs of the ranks and reducers."""
     ranks.run(2, one_after_another, reducers(2), job, group=False)
 

@@ -76,11 +76,11 @@ def in_a_group(rank: Any, reducers: list[str], wires: list[str | None]) -> None:
     [{}, {"local_group": "auto"}, {"local_group": 1}],
     ids=["plain", "auto", "1"],
 )
-def test_no_bit_changes(
+def test_a_lone_rank_changes_no_bit(
     ranks: Any, reducers: Callable[[int], list[str]], job: str, settings: dict[str, Any]
 ) -> None:
     ranks.run(1, alone, reducers(2), job, [None, *WIRES] if not settings else ["int8"], settings)
 
 
-def test_no_bit_changes_in_a_group(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
+def test_a_lone_rank_of_a_group_changes_no_bit(ranks: Any, reducers: Callable[[int], list[str]]) -> None:
     ranks.run(1, in_a_group, reducers(2), [None, "bf16", "int8"])

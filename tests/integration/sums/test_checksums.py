@@ -37,7 +37,7 @@ def _damage_once(rank, where):
 
 @pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("where", ["push", "result"])
-def test_what_is_damaged_is_sent_again(ranks, serve, job, where):
+def test_damaged_messages_are_resent(ranks, serve, job, where):
     reducers = [serve(), serve()]
     call = ranks.begin(3, sum_beside_damage, [reducer.address for reducer in reducers], job, where)
     assert [call.hear(rank) for rank in range(3)] == ["there"] * 3

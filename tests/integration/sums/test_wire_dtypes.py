@@ -148,12 +148,12 @@ def one_sum(rank, reducers, job, wire):
 
 
 @pytest.mark.usefixtures("plane")
-def test_a_sum_is_what_the_codecs_make_of_it(ranks, reducers, job):
+def test_sums_match_the_codecs_results(ranks, reducers, job):
     ranks.run(3, sums, reducers(2), job, WIRES, SIZES, {"chunk_bytes": 4 * KIB}, group=False)
 
 
 @pytest.mark.parametrize(("k", "chunk_bytes"), [(1, KIB), (3, 64 * KIB)])
-def test_a_sum_is_the_same_however_it_is_cut_and_dealt(ranks, reducers, job, k, chunk_bytes):
+def test_sums_do_not_depend_on_chunking_and_sharding(ranks, reducers, job, k, chunk_bytes):
     """All results are the codecs' result for the whole tensor."""
     ranks.run(3, sums, reducers(k), job, WIRES, SIZES[-2:], {"chunk_bytes": chunk_bytes}, group=False)
 
@@ -172,7 +172,7 @@ def test_shapes_and_16_bit_tensors(ranks, reducers, job):
     ranks.run(3, shapes_and_small_dtypes, reducers(2), job, group=False)
 
 
-def test_tensors_of_inference_mode_and_parameters(ranks, reducers, job):
+def test_inference_mode_tensors_and_parameters(ranks, reducers, job):
     ranks.run(2, unusual_tensors, reducers(2), job, group=False)
 
 
@@ -203,7 +203,7 @@ def test_other_dtypes_and_ops_are_exact(ranks, reducers, job, wire):
     ("wires", "names"),
     [(("bf16", "int8"), ("bfloat16", "int8_block")), ((None, "bf16"), ("float32", "bfloat16"))],
 )
-def test_ranks_disagree(ranks, reducers, job, wires, names):
+def test_different_wire_dtypes_fail(ranks, reducers, job, wires, names):
     for error in ranks.run(2, disagree, reducers(2), job, wires, group=False):
         assert type(error) is CollectiveMismatch
         for text in (*(f"x {name} " for name in names), "rank 0", "rank 1"):

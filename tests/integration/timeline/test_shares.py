@@ -123,20 +123,20 @@ def check_sum(found) -> float:
 
 
 @pytest.mark.parametrize("job", [{"r0": RANKS}], indirect=True)
-def test_on_good_links_the_shares_add_up_and_most_is_the_ideal_or_the_network(job):
+def test_on_good_links_shares_add_up_and_most_time_is_ideal_or_network(job):
     lost = check_sum(found := job.run())
     assert found.ideal + found.shares["link"] >= 0.5 * (found.ideal + lost)
 
 
 @pytest.mark.parametrize("job", [{"r0": RANKS, "w1": 0.25}], indirect=True)
-def test_a_slow_link_of_one_rank_is_that_ranks(job):
+def test_a_slow_link_of_one_rank_is_attributed_to_it(job):
     lost = check_sum(found := job.run())
     assert found.slow[1] >= 0.7 * lost
     assert lost >= 2 * found.ideal  # a round takes four times the ideal, so three times the ideal is lost
 
 
 @pytest.mark.parametrize("job", [{"r0": 0.75}], indirect=True)
-def test_a_slow_link_of_the_reducer_is_in_the_transfer(job):
+def test_a_slow_reducer_link_is_attributed_to_the_transfer(job):
     lost = check_sum(found := job.run())
     # The last flow on a shared link is not random, so one rank may be considered slow.
     assert found.link + sum(found.slow.values()) >= 0.7 * lost

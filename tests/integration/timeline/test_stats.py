@@ -139,13 +139,13 @@ def test_bytes_and_parts_are_counted(ranks, reducers, job, settings):
         assert closed["comm_s"] == after["comm_s"]
 
 
-def test_a_link_that_is_known_tells_the_ideal(ranks, reducers, job):
+def test_a_known_link_rate_gives_the_ideal(ranks, reducers, job):
     settings = {"link": "100G"}
     for _, after, _ in ranks.run(2, counted, reducers(1), job, settings, group=False):
         assert after["ideal_s"] == pytest.approx(4 * NUMEL * 8 / 100e9)
 
 
-def test_in_hierarchical_mode_they_are_those_of_the_rail(ranks, reducers, job):
+def test_in_hierarchical_mode_stats_are_those_of_the_rail(ranks, reducers, job):
     for number, (early, after) in enumerate(ranks.run(4, counted_on_rails, reducers(1), job)):
         assert early["local_size"] == 1
         assert (after["rank"], after["world_size"], after["local_size"]) == (number, 4, 2)
@@ -155,21 +155,21 @@ def test_in_hierarchical_mode_they_are_those_of_the_rail(ranks, reducers, job):
         )
 
 
-def test_steps_of_ddp_are_counted_and_what_they_wait_for_is_measured(ranks, reducers, job):
+def test_ddp_steps_are_counted_and_their_waits_are_measured(ranks, reducers, job):
     for after in ranks.run(2, counted_steps, reducers(1), job):
         assert after["steps"] == 4
         assert after["collectives"] >= 4
         assert 0 <= after["exposed_s"] < 10
 
 
-def test_looking_at_ddp_does_not_stop_it(ranks, reducers, job):
+def test_reading_stats_does_not_block_ddp(ranks, reducers, job):
     """DDP holds a lock while it waits for sums, so the thread that delivers them must not wait for that lock."""
     for after in ranks.run(2, watched_all_the_time, reducers(1), job):
         assert after["steps"] == 60
         assert after["exposed_s"] >= 0
 
 
-def test_after_a_failure_time_stands_still(ranks, reducers, job):
+def test_stats_stand_still_after_a_failure(ranks, reducers, job):
     call = ranks.begin(2, failing, reducers(1), job, group=False)
     assert call.hear(0) == "issued"
     call.tell(1, "fail")
@@ -179,7 +179,7 @@ def test_after_a_failure_time_stands_still(ranks, reducers, job):
 
 
 @pytest.mark.parametrize("transport", ["tcp", "grpc"])
-def test_rank_0_says_who_is_late(ranks, reducers, job, transport):
+def test_rank_0_reports_the_late_rank(ranks, reducers, job, transport):
     lines, others = ranks.run(2, reported, reducers(2), job, [1], {"transport": transport}, group=False)
     assert others == []
     # The first line may only cover the start.
@@ -196,7 +196,7 @@ def test_rank_0_says_who_is_late(ranks, reducers, job, transport):
     assert re.search(r'"rank 1 was last for \d+ % of the chunks, .* look at its data loader', fields["cause"])
 
 
-def test_nobody_is_blamed_where_ranks_are_late_in_turn(ranks, reducers, job):
+def test_no_rank_is_blamed_when_ranks_take_turns_being_late(ranks, reducers, job):
     lines, _ = ranks.run(2, reported, reducers(1), job, [0, 1], {}, group=False)
     known = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
     looks = [fields["look_at"] for fields in known if int(fields["collectives"]) >= 4]

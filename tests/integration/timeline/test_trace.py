@@ -130,7 +130,7 @@ def hanging(rank, reducers, job, directory, settings):
 # ---- tests ----
 
 
-def test_the_record_of_any_moment(fresh_ranks, serve, job):
+def test_records_can_be_taken_at_any_moment(fresh_ranks, serve, job):
     call = fresh_ranks().begin(2, recorded, [serve().address], job, group=False)
     assert call.hear(0) == "issued"
     call.tell(1, "fail")
@@ -141,7 +141,7 @@ def test_the_record_of_any_moment(fresh_ranks, serve, job):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
-def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
+def test_a_trace_has_its_blocks_collectives_and_names_the_late_rank(
     ranks, reducers, job, tmp_path, transport
 ):
     ranks.run(
@@ -185,7 +185,7 @@ def test_a_trace_has_the_collectives_of_its_block_and_names_who_was_late(
     assert abs(trace["baseTimeNanoseconds"] / 1e9 - time.time()) < 600
 
 
-def test_it_is_on_one_time_line_with_torchs_profiler(ranks, reducers, job, tmp_path):
+def test_a_trace_shares_a_timeline_with_torchs_profiler(ranks, reducers, job, tmp_path):
     ranks.run(2, profiled, reducers(1), job, tmp_path, group=False)
     profiles = [f"--profile={tmp_path}/profiler-{rank}.json" for rank in range(2)]
     said(tmp_path, "-o", tmp_path / "trace.out", "--plot", tmp_path / "picture", *profiles)
@@ -220,7 +220,7 @@ def test_it_is_on_one_time_line_with_torchs_profiler(ranks, reducers, job, tmp_p
             assert abs(end - stop) < 20_000
 
 
-def test_in_hierarchical_mode_a_record_is_that_of_the_rail(ranks, reducers, job, tmp_path):
+def test_in_hierarchical_mode_each_record_covers_one_rail(ranks, reducers, job, tmp_path):
     ranks.run(4, traced, reducers(1), job, tmp_path, 2, {})
     found = records(tmp_path)
     assert [(record.job, record.rank, record.world_size) for record in found] == [
@@ -230,7 +230,7 @@ def test_in_hierarchical_mode_a_record_is_that_of_the_rail(ranks, reducers, job,
     assert said(tmp_path).count(": 2 of 2 ranks\n") == 2
 
 
-def test_ranks_that_fail_leave_what_they_were_doing(ranks, reducers, job, tmp_path):
+def test_failing_ranks_record_what_they_were_doing(ranks, reducers, job, tmp_path):
     call = ranks.begin(2, failing, reducers(1), job, tmp_path, group=False)
     assert call.hear(0) == "issued"
     call.tell(1, "fail")
@@ -297,7 +297,7 @@ def test_a_job_that_hangs_writes_records_on_demand(ranks, reducers, job, tmp_pat
     assert "NoneType" in call.answers()
 
 
-def test_a_trace_that_cannot_be_written_ends_nothing_but_its_block(ranks, reducers, job, tmp_path):
+def test_an_unwritable_trace_ends_only_its_own_block(ranks, reducers, job, tmp_path):
     path = tmp_path / "file"
     path.write_text("")
     for error, texts in ranks.run(2, without_a_directory, reducers(1), job, path, group=False):
@@ -305,7 +305,7 @@ def test_a_trace_that_cannot_be_written_ends_nothing_but_its_block(ranks, reduce
         assert [text for text in texts if f"no trace in {path}" in text]
 
 
-def test_records_of_lives_before_stay_and_the_newest_counts(ranks, reducers, job, tmp_path):
+def test_records_of_earlier_lives_stay_and_the_newest_counts(ranks, reducers, job, tmp_path):
     for _ in range(2):
         ranks.run(1, traced, reducers(1), job, tmp_path, None, {}, group=False)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -354,7 +354,7 @@ def test_a_reducer_writes_its_part_when_the_job_ends_and_on_demand(ranks, serve,
     assert min(event["ts"] for event in whole) <= min(event["ts"] for event in sums)
 
 
-def test_a_profile_needs_a_trace_and_must_be_one(ranks, reducers, job, tmp_path):
+def test_a_profile_needs_an_output_and_must_be_valid(ranks, reducers, job, tmp_path):
     ranks.run(2, traced, reducers(1), job, tmp_path, None, {}, group=False)
     wrong = tmp_path / "wrong.json"
     for text, arguments, message in (
@@ -368,7 +368,7 @@ def test_a_profile_needs_a_trace_and_must_be_one(ranks, reducers, job, tmp_path)
         assert message in " ".join(result.output.split())
 
 
-def test_a_window_is_one_of_the_plot_and_has_something_in_it(ranks, reducers, job, tmp_path):
+def test_a_window_needs_a_plot_and_must_not_be_empty(ranks, reducers, job, tmp_path):
     ranks.run(1, traced, reducers(1), job, tmp_path, None, {}, group=False)
     for arguments, message in (
         (["--from", "1"], "--from and --to are for --plot"),
@@ -388,7 +388,7 @@ def test_a_directory_without_records_is_an_error(tmp_path):
     assert "no record in" in result.output
 
 
-def test_a_reducer_writes_through_no_link_and_only_its_user_may_read(ranks, serve, job, tmp_path):
+def test_a_reducer_follows_no_symlink_and_only_its_user_may_read_records(ranks, serve, job, tmp_path):
     directory, precious = tmp_path / "traces", tmp_path / "precious"
     directory.mkdir()
     precious.write_text("precious")

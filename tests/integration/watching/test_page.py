@@ -136,7 +136,7 @@ def _is_served(port: int) -> bool:
     return True
 
 
-def test_without_page_there_is_none(serve, free_port):
+def test_no_page_is_served_without_the_option(serve, free_port):
     port = free_port()
     serve("--metrics-port", str(port))
     for path in ("/", "/page.js", "/api/status"):
@@ -154,7 +154,7 @@ def test_without_page_there_is_none(serve, free_port):
         ("elsewhere.example", "127.0.0.1:0", "1 of 2"),
     ],
 )
-def test_all_processes_are_there_whatever_guards_them(serve, free_port, until, tmp_path, guard, bind, state):
+def test_all_processes_are_shown_whatever_guards_them(serve, free_port, until, tmp_path, guard, bind, state):
     port = free_port()
     file = tmp_path / "tokens"
     file.write_text("*:secret-of-the-token-file\n")

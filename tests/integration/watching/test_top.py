@@ -78,7 +78,7 @@ def row(text: str, name: str) -> str:
     return next((line for line in text.splitlines() if line.startswith(name)), "")
 
 
-def test_a_live_job_a_reducer_that_dies_and_the_key_that_ends_it(
+def test_a_live_job_a_dying_reducer_and_the_quit_key(
     ranks, serve, free_port, terminal, until, tmp_path: Path
 ):
     stays, goes = serve(), serve(bind=f"127.0.0.1:{free_port()}")
@@ -137,7 +137,7 @@ def test_it_ends_with_ctrl_c(serve, terminal, until):
     until(lambda: "ended with 0" in screen.text(), "the end")
 
 
-def test_nobody_answers_and_the_view_stays(serve, free_port, terminal, until):
+def test_the_view_stays_open_without_an_answer(serve, free_port, terminal, until):
     bind = f"127.0.0.1:{free_port()}"
     screen = terminal(bind)
     until(lambda: "no answer" in row(screen.text(), bind), "the silent reducer")
@@ -145,7 +145,7 @@ def test_nobody_answers_and_the_view_stays(serve, free_port, terminal, until):
     until(lambda: "serving" in row(screen.text(), bind), "the reducer")
 
 
-def test_colours_can_be_read_on_light_and_dark(serve, free_port, terminal, until):
+def test_colors_are_readable_on_light_and_dark(serve, free_port, terminal, until):
     silent = f"127.0.0.1:{free_port()}"
     screen = terminal(serve().address, silent)
     until(lambda: "no answer" in row(screen.text(), silent), "both rows")
@@ -155,7 +155,7 @@ def test_colours_can_be_read_on_light_and_dark(serve, free_port, terminal, until
     assert not numbers & {"30", "33", "34", "37", "40", "41", "42", "43", "44", "47"}
 
 
-def test_once_is_for_pipes(ranks, serve, free_port, job):
+def test_once_prints_plain_text(ranks, serve, free_port, job):
     reducer, silent = serve("--processes", "2"), f"127.0.0.1:{free_port()}"
     call = ranks.begin(2, train_until_told, [reducer.address], job, {})
     call.hear(0)
@@ -171,7 +171,7 @@ def test_once_is_for_pipes(ranks, serve, free_port, job):
     assert f"no answer from {silent}" in ended.stderr
 
 
-def test_the_status_tells_planes_processor_time_and_events(ranks, serve, job, plane):
+def test_the_status_has_planes_cpu_time_and_events(ranks, serve, job, plane):
     reducer = serve()
     call = ranks.begin(2, train_until_told, [reducer.address], job, {})
     call.hear(0)
@@ -197,7 +197,7 @@ def test_the_status_tells_planes_processor_time_and_events(ranks, serve, job, pl
         (["--token-file", "/nowhere", "50051"], "/nowhere"),
     ],
 )
-def test_wrong_usage_is_said_at_once(arguments, text):
+def test_wrong_usage_is_reported_at_once(arguments, text):
     ended = subprocess.run(top(*arguments), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert text in ended.stderr

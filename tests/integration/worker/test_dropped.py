@@ -175,14 +175,14 @@ def drop_elastic(rank, reducers, job):
 # ---- tests ----
 
 
-def test_a_dropped_worker_of_an_elastic_job_leaves_it(ranks, reducers, job):
+def test_a_dropped_worker_leaves_its_elastic_job(ranks, reducers, job):
     ranks.run(1, drop_elastic, reducers(1), job, group=False)
 
 
 @pytest.mark.usefixtures("plane")
 @ANY_PLANE
 @pytest.mark.parametrize("is_met", [False, True], ids=["before the ranks have met", "afterwards"])
-def test_what_a_dropped_state_has_issued_is_done(ranks, reducers, job, is_met):
+def test_collectives_of_a_dropped_state_complete(ranks, reducers, job, is_met):
     """It used to fail with ClosedError: `ReductionState().all_reduce(tensor).wait()` drops the state immediately."""
     call = ranks.begin(2, drop, reducers(2), job, None, is_met, group=False)
     assert call.hear(0) == "dropped"
@@ -191,7 +191,7 @@ def test_what_a_dropped_state_has_issued_is_done(ranks, reducers, job, is_met):
 
 
 @pytest.mark.parametrize("is_met", [False, True], ids=["before the ranks have met", "afterwards"])
-def test_so_is_what_was_issued_in_hierarchical_mode(ranks, reducers, job, is_met):
+def test_collectives_complete_in_hierarchical_mode_too(ranks, reducers, job, is_met):
     call = ranks.begin(4, drop, reducers(2), job, 2, is_met)
     for rank in range(3):
         assert call.hear(rank) == "dropped"
@@ -200,7 +200,7 @@ def test_so_is_what_was_issued_in_hierarchical_mode(ranks, reducers, job, is_met
 
 
 @pytest.mark.parametrize("is_met", [False, True], ids=["before the ranks have met", "afterwards"])
-def test_and_where_hierarchical_mode_finds_no_nodes(ranks, reducers, job, is_met):
+def test_collectives_complete_if_no_nodes_are_found(ranks, reducers, job, is_met):
     call = ranks.begin(2, drop_where_there_are_no_nodes, reducers(2), job, is_met)
     assert call.hear(0) == "dropped"
     call.tell(1, "go on")
@@ -208,7 +208,7 @@ def test_and_where_hierarchical_mode_finds_no_nodes(ranks, reducers, job, is_met
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, None), (4, 2)])
-def test_a_dropped_rank_says_goodbye(ranks, reducers, job, n, size):
+def test_a_dropped_rank_sends_goodbye(ranks, reducers, job, n, size):
     errors = ranks.run(n, missed, reducers(2), job, size, group=size is not None)
     assert errors.pop(0) is None
     for error in errors:
@@ -217,7 +217,7 @@ def test_a_dropped_rank_says_goodbye(ranks, reducers, job, n, size):
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, None), (4, 2)])
-def test_a_state_is_collected_whoever_holds_which_lock(ranks, reducers, job, n, size):
+def test_a_state_is_collected_whichever_locks_are_held(ranks, reducers, job, n, size):
     call = ranks.begin(n, collect_with_all_locks_held, reducers(2), job, size, group=size is not None)
     assert call.answers() == [True] * n
 

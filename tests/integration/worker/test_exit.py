@@ -63,7 +63,7 @@ def test_no_thread_of_ours_outlives_the_script(way, plane, reducer, job, child_e
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-def test_nor_does_one_of_hierarchical_mode(way, reducer, job, child_environment, tmp_path):
+def test_no_thread_outlives_it_in_hierarchical_mode(way, reducer, job, child_environment, tmp_path):
     """A forked child has copies of Gloo's groups without their threads, and must also end without an abort."""
     script = SCRIPT.replace("LEAVE", IN_A_NODE + WAYS[way].replace("train", "in_a_node"))
     end_well(script, (reducer.address, job), child_environment(), str(tmp_path / "store"))

@@ -75,7 +75,7 @@ def lines_of(way, store, *arguments, environment):
 
 
 @pytest.mark.parametrize("way", ["flat", "in a node", "in a thread"])
-def test_a_rank_that_ends_says_goodbye(way, reducer, job, tmp_path, child_environment):
+def test_a_rank_that_ends_sends_goodbye(way, reducer, job, tmp_path, child_environment):
     """The other rank learns that this one has closed, not that it is lost."""
     lines, log = lines_of(
         way, tmp_path / "store", reducer.address, job, environment=child_environment(REDUCTION_LOG="warning")

@@ -161,7 +161,7 @@ def dropped_and_refused(rank, reducers, job):
 
 
 @pytest.mark.parametrize("wire", [None, "bf16", "topk:0.1"])
-def test_the_bits_are_those_of_ranks_without_the_process(ranks, reducers, job, wire):
+def test_the_bits_match_those_of_ranks_without_the_process(ranks, reducers, job, wire):
     ranks.run(3, same_bits, reducers(2), job, wire, group=False)
 
 
@@ -178,7 +178,7 @@ def test_a_killed_io_process_is_an_error_on_all_ranks(ranks, reducers, job):
         assert "rank 1" in str(error)
 
 
-def test_a_killed_rank_takes_its_io_process_along_whatever_it_has_forked(fresh_ranks, reducers, job):
+def test_a_killed_rank_takes_its_io_process_down_whatever_it_has_forked(fresh_ranks, reducers, job):
     doomed = fresh_ranks()
     call = doomed.begin(2, killed_rank, reducers(1), job, 1, group=False)
     pid, children = call.hear(1)
@@ -206,14 +206,14 @@ def test_an_abort_reaches_all_ranks(ranks, reducers, job):
     assert other_gone
 
 
-def test_a_dropped_state_leaves_nothing_and_other_devices_are_refused(ranks, reducers, job):
+def test_a_dropped_state_leaves_nothing_behind_and_other_devices_are_refused(ranks, reducers, job):
     for refusal, is_free in ranks.run(2, dropped_and_refused, reducers(1), job, group=False):
         assert type(refusal) is ConfigError
         assert "io_process is for tensors on the CPU, and this one is on meta" in str(refusal)
         assert is_free
 
 
-def test_it_imports_nothing_of_the_users_and_ends_with_its_channel(tmp_path, monkeypatch):
+def test_it_imports_no_user_modules_and_ends_with_its_channel(tmp_path, monkeypatch):
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         for name in ("grpc", "numpy", "torch", "uvloop", "worker_plugin"):

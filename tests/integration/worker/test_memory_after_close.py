@@ -139,7 +139,7 @@ WAYS = {"close": close, "unacknowledged": unacknowledged, "in flight": in_flight
     ("way", "size"),
     [*((way, None) for way in WAYS), *((way, 2) for way in WAYS if way != "unacknowledged")],
 )
-def test_nothing_is_held_any_more(ranks, reducers, job, size, way):
+def test_no_memory_is_held_after_the_end(ranks, reducers, job, size, way):
     n = 4 if size else 2
     ranks.kill()  # objects that earlier tests left in these processes, such as compiled code, must not count
     call = ranks.begin(n, after, reducers(2), job, size, way, group=size is not None)
@@ -155,5 +155,5 @@ def test_nothing_is_held_any_more(ranks, reducers, job, size, way):
         assert (error != "NoneType") == (way == "failing") or way == "in flight"
 
 
-def test_a_state_that_was_restarted_does_not_keep_what_it_had_before(ranks, reducers, job):
+def test_a_restarted_state_does_not_keep_its_previous_communicator(ranks, reducers, job):
     assert ranks.run(2, restart, reducers(1), job, group=False) == [False, False]

@@ -68,7 +68,7 @@ def less(tmp_path):
     return start
 
 
-def test_a_reducer(less):
+def test_reducer_defaults_work(less):
     process = less(REDUCER)
     try:
         status = status_of(wait_until_ready(process, START_S))
@@ -82,7 +82,7 @@ def test_a_reducer(less):
 
 
 @pytest.mark.parametrize("is_embedded", [False, True], ids=["listed", "embedded"])
-def test_a_worker(less, reducer, is_embedded):
+def test_worker_defaults_work(less, reducer, is_embedded):
     process = less(WORKER, *([] if is_embedded else [reducer.address]))
     output, _ = process.communicate(timeout=90)
     assert (process.returncode, output) == (0, "[0.0, 1.0, 2.0]\n")

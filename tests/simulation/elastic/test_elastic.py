@@ -41,7 +41,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [*((seed, "") for seed in range(12)), *FOUND])
-def test_a_seed(seed: int, kinds: str) -> None:
+def test_fixed_seeds(seed: int, kinds: str) -> None:
     assert_right(simulate(seed, kinds=kinds.split(",") if kinds else ()))
 
 
@@ -52,12 +52,12 @@ def test_new_seeds() -> None:
         seed += 1
 
 
-def test_a_seed_is_one_run() -> None:
+def test_a_seed_determines_the_run() -> None:
     plan = [Fault(2.0, "newcomers", 0, 2, 0.5), Fault(4.0, "kill worker", 0, 1, 0.5)]
     assert simulate(3, plan).history == simulate(3, plan).history
 
 
-def test_a_worker_dies_and_another_one_comes() -> None:
+def test_a_worker_dies_and_another_one_joins() -> None:
     """Check the simplest case: the other workers continue, and the newcomer has their state."""
     plan = [Fault(1.0, "kill worker", 0, 1, 0.5), Fault(3.0, "newcomers", 0, 0, 0.5)]
     outcome = simulate(6, plan)
@@ -66,7 +66,7 @@ def test_a_worker_dies_and_another_one_comes() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 9])  # three reducers and one
-def test_a_worker_dies_that_no_reducer_sees(seed: int) -> None:
+def test_a_worker_dies_unseen_by_any_reducer(seed: int) -> None:
     """Kill all reducers with the worker, so that only its replacement process tells the others."""
     at = 40.0
     dead = [Fault(at + number / 1000, "kill reducer", number, 0, 0.5) for number in range(3)]

@@ -18,7 +18,7 @@ from benchmarks.shaped import __main__ as shaped
 
 
 @pytest.mark.parametrize("part", many_cores.parts(), ids=lambda part: part.name)
-def test_each_part_is_a_command_that_there_is(
+def test_each_part_is_an_existing_command(
     part: Part, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for command in filter(None, (part.command, part.otherwise)):
@@ -36,6 +36,6 @@ def test_it_takes_ten_minutes_at_most() -> None:
     assert sum(part.limit_s for part in many_cores.parts()) <= 600
 
 
-def test_it_says_why_links_cannot_be_shaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_why_links_cannot_be_shaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network.shutil, "which", lambda _name: None)
     assert "the command tc (iproute2)" in many_cores.lacks()["links"]

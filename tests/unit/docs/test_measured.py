@@ -23,13 +23,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return measured
 
 
-def test_the_page_is_what_the_results_say(measured: ModuleType) -> None:
+def test_the_page_matches_the_results(measured: ModuleType) -> None:
     page = measured.PAGE.read_text(encoding="utf-8")
     assert measured.filled(page) == page
     assert page.count("<!-- table: ") == page.count("<!-- end -->") == len(measured.TABLES)
 
 
-def test_a_result_is_kept_without_names_of_the_machine(measured: ModuleType) -> None:
+def test_kept_results_do_not_identify_the_machine(measured: ModuleType) -> None:
     document = made.latest(*made.loopback_rows(), *made.shaped_rows())
     document["environment"] = document["environment"] | {
         "kernel": "6.1.2-someone",
@@ -65,7 +65,7 @@ def test_a_new_result_fills_the_tables(
     assert "8, 200 Mbit/s" in "\n".join(measured.TABLES["training"]())
 
 
-def test_a_row_says_the_queue_that_it_was_measured_with(
+def test_a_row_names_the_queue_it_was_measured_with(
     measured: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made.link(200) | {"latency_ms": 5.0}

@@ -70,13 +70,13 @@ def _unknown_files(text: str) -> set[str]:
     }
 
 
-def test_every_file_that_a_comment_names_is_there():
+def test_every_file_named_in_a_comment_exists():
     missing = {path: _unknown_files((ROOT / path).read_text()) - _FOREIGN for path in SOURCES}
     assert not {path: names for path, names in missing.items() if names}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_every_file_that_a_document_names_is_there(page):
+def test_every_file_named_in_a_document_exists(page):
     text = (ROOT / page).read_text()
     missing = _unknown_files(text) - _WRITTEN
     missing |= {name for name in _FOLDER.findall(text) if name.rstrip("/") not in TRACKED | FOLDERS}
@@ -84,7 +84,7 @@ def test_every_file_that_a_document_names_is_there(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_every_module_that_a_document_names_is_there(page):
+def test_every_module_named_in_a_document_exists(page):
     missing = {name for name in _MODULE.findall((ROOT / page).read_text()) if not _is_there(name)}
     assert not missing
 

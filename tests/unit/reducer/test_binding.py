@@ -61,14 +61,14 @@ def test_a_host_that_does_not_resolve():
             check_host(f"{host}:1", host)
 
 
-def test_the_option_comes_first():
+def test_the_error_starts_with_the_option():
     with pytest.raises(BindError, match=r"^--bind x: cannot$"), naming("--bind x"):
         raise OSError(errno.EADDRINUSE, "cannot")
     with pytest.raises(BindError, match=r"^--bind x: only words$"), naming("--bind x"):
         raise OSError("only words")
 
 
-def test_ports_that_are_held_are_those_of_all_processes(free):
+def test_the_ports_of_all_processes_are_held(free):
     config = ReducerConfig(bind="127.0.0.1:0", processes=2, metrics_port=free)
     ports, held = hold_ports(config)
     assert len({*ports, free}) == 3

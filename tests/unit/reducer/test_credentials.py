@@ -38,7 +38,7 @@ def test_a_new_token_counts_and_the_old_one_does_not(token_file):
 
 
 @pytest.mark.parametrize("text", [None, "", "no token at all"])
-def test_a_file_that_cannot_be_used_changes_nothing_and_is_warned_of_once(token_file, caplog, text):
+def test_an_unusable_file_changes_nothing_and_is_warned_about_once(token_file, caplog, text):
     tokens = Tokens(str(token_file))
     if text is None:
         token_file.unlink()
@@ -89,12 +89,12 @@ def put(source, target, *names):
         Path(getattr(target, name)).write_bytes(Path(getattr(source, name)).read_bytes())
 
 
-def test_at_the_start_the_files_must_be_good(tmp_path):
+def test_the_files_must_be_valid_at_the_start(tmp_path):
     with pytest.raises(ConfigError):
         Tokens(str(tmp_path / "none"))
 
 
-def test_when_the_certificates_expire_follows_their_files(tmp_path):
+def test_expiry_times_follow_the_certificate_files(tmp_path):
     files = Authority(tmp_path).files("localhost")
     certificates = Certificates(files)
     before = dict(certificates.expiry)
@@ -108,7 +108,7 @@ def test_when_the_certificates_expire_follows_their_files(tmp_path):
 @pytest.mark.parametrize(
     ("days", "what"), [((-3.0, -2.0), " expired on "), ((2.0, 3.0), " is not valid before ")]
 )
-def test_a_pair_out_of_date_is_not_taken(tmp_path, caplog, days, what):
+def test_an_out_of_date_pair_is_not_taken(tmp_path, caplog, days, what):
     authority = Authority(tmp_path)
     files, new = authority.files("127.0.0.1"), authority.files("127.0.0.1", days=days)
     certificates = Certificates(files)
@@ -122,7 +122,7 @@ def test_a_pair_out_of_date_is_not_taken(tmp_path, caplog, days, what):
     assert certificates.context() is not before[0]
 
 
-def test_a_pair_is_taken_when_its_time_has_come(tmp_path):
+def test_a_pair_is_taken_once_it_becomes_valid(tmp_path):
     authority = Authority(tmp_path)
     files = authority.files("127.0.0.1")
     now = time.time()
@@ -153,7 +153,7 @@ def test_files_that_change_while_they_are_read_are_read_again(token_file):
     assert taken == ["22"]
 
 
-def test_expiry_is_warned_of_month_week_and_day_before_and_when_it_has_come(tmp_path, caplog):
+def test_warnings_come_a_month_a_week_and_a_day_before_expiry_and_upon_it(tmp_path, caplog):
     files = Authority(tmp_path).files("127.0.0.1", days=(-1.0, 100.0))
     end = Certificates(files).expiry["own"]
     seen = []
@@ -179,14 +179,14 @@ def test_expiry_is_warned_of_month_week_and_day_before_and_when_it_has_come(tmp_
         ((-1.0, 90.0), ""),
     ],
 )
-def test_what_is_wrong_at_the_start_is_said_then(tmp_path, caplog, days, what):
+def test_certificate_trouble_at_the_start_is_logged(tmp_path, caplog, days, what):
     files = Authority(tmp_path).files("127.0.0.1", days=days)
     Certificates(files)
     said = [record.getMessage() for record in caplog.records]
     assert [text.startswith(f"{files.cert} {what}") for text in said] == ([True] if what else [])
 
 
-def test_a_renewed_certificate_is_warned_of_again(tmp_path, caplog):
+def test_a_renewed_certificate_is_warned_about_again(tmp_path, caplog):
     authority = Authority(tmp_path)
     files = authority.files("127.0.0.1", days=(-1.0, 5.0))
     certificates = Certificates(files)

@@ -105,7 +105,7 @@ def test_events_from_within_a_sink_wait_for_their_turn(engine):
     assert [sink.frames for sink in sinks] == [[(seq, twos) for seq in range(4)]] * 2
 
 
-def test_a_stream_closed_from_within_its_sink_hears_no_more(engine):
+def test_a_stream_closed_from_within_its_sink_receives_nothing_more(engine):
     sink = Sink()
     stream = engine.open(sink)
     sink.react = lambda frame: stream.close()
@@ -115,7 +115,7 @@ def test_a_stream_closed_from_within_its_sink_hears_no_more(engine):
     assert engine.jobs.by_name == {}
 
 
-def test_a_join_that_waited_behind_its_streams_end_joins_nothing(engine):
+def test_a_join_queued_behind_the_end_of_its_stream_is_ignored(engine):
     # Two frames from inside a sink: the first is refused, the second must not revive the stream.
     victim = engine.open(Sink())
 
@@ -129,7 +129,7 @@ def test_a_join_that_waited_behind_its_streams_end_joins_nothing(engine):
     assert set(engine.jobs.by_name) == {("other", "")}
 
 
-def test_a_rejected_stream_hears_why_and_is_counted(engine):
+def test_a_rejected_stream_receives_the_reason_and_is_counted(engine):
     (sink,), (stream,) = running(engine)
     error = MalformedFrame("no frame")
     stream.reject(error)
@@ -138,7 +138,7 @@ def test_a_rejected_stream_hears_why_and_is_counted(engine):
     assert engine.errors == {"MalformedFrame": 1}
 
 
-def test_a_sink_that_raises_costs_its_own_job_only(engine, caplog):
+def test_a_sink_that_raises_fails_only_its_own_job(engine, caplog):
     others, other_streams = running(engine, job="others")
 
     def fail(frame):
@@ -156,7 +156,7 @@ def test_a_sink_that_raises_costs_its_own_job_only(engine, caplog):
     assert others[0].frames == [(0, bytes.fromhex("803f803f"))]
 
 
-def test_time_passes_for_other_jobs_if_one_fails(engine, monkeypatch, caplog):
+def test_a_failing_job_does_not_stop_the_ticks_of_others(engine, monkeypatch, caplog):
     asked = []
 
     def on_tick(job, sent, now):
@@ -211,7 +211,7 @@ def test_the_payload_of_a_result_may_be_kept_and_holds_its_memory(engine, dtype)
 
 
 @pytest.mark.usefixtures("_no_collector")
-def test_a_result_goes_back_to_the_pool_with_the_last_rank_that_lets_go_of_it_and_leaves_with_the_jobs(
+def test_a_result_returns_to_the_pool_when_the_last_rank_releases_it_and_is_freed_after_the_jobs(
     engine,
 ):
     sinks, streams = running(engine, 3)
@@ -311,7 +311,7 @@ def test_a_result_that_is_pushed_again_is_not_written_to(engine):
 # ---- status ----
 
 
-def test_status_and_need(engine):
+def test_status_and_need_track_jobs(engine):
     assert not engine.is_needed
     sink = Sink()
     stream = engine.open(sink)
@@ -329,7 +329,7 @@ def test_status_and_need(engine):
     assert not engine.is_needed
 
 
-def test_status_shows_no_nonce_but_from_every_process_the_same_in_its_place():
+def test_status_replaces_nonces_by_values_that_are_the_same_in_every_process():
     """Anyone who knows a rank's nonce can take its place."""
     shown = []
     for _ in range(2):
@@ -383,7 +383,7 @@ def totals_of(engine):
     return engine.jobs.totals.by_label[JobLabel("job", "")]
 
 
-def test_bytes_are_counted_on_the_plane_that_they_come_and_go_over(engine):
+def test_bytes_are_counted_per_plane_in_both_directions(engine):
     sinks, streams = running(engine, 3)
     owner = streams[1].move(ON_TCP)
     assert (owner.label, owner.host, owner.totals) == (JobLabel("job", ""), "h", totals_of(engine))
@@ -393,13 +393,13 @@ def test_bytes_are_counted_on_the_plane_that_they_come_and_go_over(engine):
     assert engine.chunks == 1
 
 
-def test_a_stream_that_is_over_moves_nowhere(engine):
+def test_a_closed_stream_cannot_move(engine):
     _, (stream,) = running(engine)
     stream.close()
     assert stream.move(ON_TCP) is None
 
 
-def test_the_time_of_some_chunks_is_measured_with_one_look_at_the_clock():
+def test_only_some_chunks_are_timed_at_one_clock_reading_each():
     engine = Engine(memory_limit_bytes=1 << 30, clock=Clock())
     _, streams = running(engine)
     for seq in range(MEASURED_CHUNKS + 1):
@@ -417,7 +417,7 @@ def test_a_late_tick_counts_as_lag_of_the_loop(engine, now):
     assert engine.loop_lag.sum_s == pytest.approx(1.0)
 
 
-def test_too_little_memory_ends_the_job_that_needs_it_with_an_error_that_may_be_retried(
+def test_running_out_of_memory_ends_only_the_job_that_needs_it_with_a_retryable_error(
     engine, monkeypatch, caplog
 ):
     (sink,), (stream,) = running(engine, job="large")

@@ -87,7 +87,7 @@ def told(scene):
     return [(event.kind.name, event.job, event.text) for event in scene.engine.status().events]
 
 
-def test_a_job_from_its_first_rank_to_its_last(scene):
+def test_a_job_is_logged_from_its_first_join_to_its_end(scene):
     first = scene.join(0)
     assert scene.lines() == ["join job=job rank=0/2 host=host-0"]
     streams = [first, scene.join(1)]
@@ -149,7 +149,7 @@ def test_a_job_that_never_starts(scene):
     assert scene.engine.status().ended == ()
 
 
-def test_what_ends_a_job_is_one_line(scene):
+def test_the_failure_that_ends_a_job_is_one_line(scene):
     streams = scene.run()
     scene.lines()
     streams[1].reject(MalformedFrame("no"))
@@ -165,7 +165,7 @@ def test_a_line_names_a_few_of_many_ranks(scene):
     assert "rank=0,1,2,3,4,5,6,7,... error=" in scene.lines()[0]
 
 
-def test_a_refusal_is_said_once_in_a_while(scene):
+def test_repeated_refusals_are_rate_limited(scene):
     scene.run()
     scene.lines()
     for port in range(BURST + 4):
@@ -186,7 +186,7 @@ def test_a_refusal_is_said_once_in_a_while(scene):
     assert scene.lines() == ["left out kind=refused JobBusy peer=ipv4:10.0.0.1 times=1"]
 
 
-def test_refusals_that_belong_to_a_drain_or_a_restart_are_no_warnings(scene):
+def test_refusals_due_to_a_drain_or_a_restart_are_not_warnings(scene):
     scene.run()
     scene.caplog.clear()
     scene.join(0, life=b"2")
@@ -214,7 +214,7 @@ def test_a_job_that_starts_over(scene):
     assert joined == "join job=job rank=0/2 host=host-0"
 
 
-def test_streams_are_named_until_they_are_over(scene):
+def test_streams_are_labeled_until_they_end(scene):
     nobody = scene.engine.open(Sink())
     assert nobody.label == "job=? rank=?"
     nobody.reject(MalformedFrame("no"))
@@ -293,7 +293,7 @@ def taken_ranks(scene, number):
 
 
 @pytest.mark.parametrize("call", [names, lengths, garbage, joins, failures, whole_jobs, taken_ranks])
-def test_ten_thousand_calls_of_a_stranger_are_twenty_lines_at_most(scene, call):
+def test_ten_thousand_calls_from_a_stranger_log_at_most_twenty_lines(scene, call):
     scene.run()
     scene.lines()
     for number in range(10_000):
@@ -319,7 +319,7 @@ def test_refused_calls_do_not_displace_what_is_known_of_jobs(scene):
 # ---- events that the Status call reports ----
 
 
-def test_a_new_epoch_tells_what_has_changed(scene):
+def test_a_new_epoch_event_lists_what_has_changed(scene):
     streams = scene.run()
     one = (Member("a:1", scene.engine.jobs.incarnation),)
     two = (*one, Member("b:1", bytes(16)))
@@ -342,7 +342,7 @@ def test_a_new_epoch_tells_what_has_changed(scene):
     ]
 
 
-def test_a_failure_is_told_in_one_short_printable_line(scene):
+def test_a_failure_is_reported_in_one_short_printable_line(scene):
     streams = scene.run()
     streams[0].reject(MalformedFrame("\x1b[2J" + "x" * 1000))
     [failed] = [event for event in scene.engine.status().events if event.kind is EventKind.FAILED]
@@ -351,7 +351,7 @@ def test_a_failure_is_told_in_one_short_printable_line(scene):
     assert len(failed.text) == EVENT_CHARS_MAX
 
 
-def test_a_refused_rank_is_told_to_nobody(scene):
+def test_a_refused_rank_adds_no_event(scene):
     # A stranger could otherwise push out all other events.
     scene.run()
     before = told(scene)
@@ -368,7 +368,7 @@ def test_only_the_latest_events_are_kept(scene):
     assert wire.status_from_wire(wire.status_to_wire(status)).events == status.events
 
 
-def test_jobs_that_are_over_are_told_of_for_a_while(scene):
+def test_ended_jobs_stay_in_the_status_for_a_while(scene):
     streams = scene.run()
     send(streams, push())
     scene.now = 3.0
@@ -381,7 +381,7 @@ def test_jobs_that_are_over_are_told_of_for_a_while(scene):
     assert ended.id != b"1".ljust(16), "who knows a job's instance could name it in a Join"
 
 
-def test_an_ended_job_says_for_whom_it_waited_and_how_it_came_to_its_end(scene):
+def test_an_ended_job_reports_its_outcome_and_the_rank_it_waited_for(scene):
     streams = scene.run()
     streams[0].send(push())
     scene.now = 2.0
@@ -396,7 +396,7 @@ def test_an_ended_job_says_for_whom_it_waited_and_how_it_came_to_its_end(scene):
     assert (lost.outcome, lost.waited_s) == (Outcome.LOST, 0.0)
 
 
-def test_what_doctors_measure_is_no_news(scene):
+def test_doctor_jobs_are_not_reported(scene):
     streams = [scene.join(rank, job="doctor-1a2b") for rank in range(2)]
     scene.hello(streams)
     send(streams, Goodbye(0, 0))
@@ -404,7 +404,7 @@ def test_what_doctors_measure_is_no_news(scene):
     assert (scene.engine.status().ended, scene.engine.status().events) == ((), ())
 
 
-def test_only_the_latest_jobs_that_are_over_are_kept(scene):
+def test_only_the_latest_ended_jobs_are_kept(scene):
     for number in range(ENDED_JOBS_MAX + 3):
         scene.now = float(number)
         send(scene.run(), Goodbye(0, 0))

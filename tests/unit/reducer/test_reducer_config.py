@@ -57,7 +57,7 @@ def test_each_process_gets_its_own_part_of_the_settings():
     assert (second.number, second.metrics_lines) == (1, (4,))
 
 
-def test_more_processes_than_by_default():
+def test_processes_may_be_set_to_the_maximum():
     assert ReducerConfig(bind="127.0.0.1:0", processes=PROCESSES_MAX).processes == PROCESSES_MAX == 256
 
 
@@ -74,7 +74,7 @@ def test_splitting_an_address(address, parts):
 
 
 @pytest.mark.parametrize("address", ["", "50051", ":50051", "host", "host:", "host:http", "host:-1", "[]:1"])
-def test_what_is_no_address(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         split_address(address)
 
@@ -102,13 +102,13 @@ def test_a_bare_port_is_on_the_loopback_address(given, address):
     assert complete_address(given) == address
 
 
-def test_where_the_metrics_of_all_processes_are():
+def test_the_metrics_of_all_processes_have_one_url():
     config = ReducerConfig(bind="[::1]:0", metrics_port=65535, processes=2)
     assert config.metrics_url == "http://[::1]:65535/metrics"
     assert ReducerConfig(bind="127.0.0.1:0").metrics_url is None
 
 
-def test_the_ports_of_all_processes_must_exist():
+def test_the_ports_of_all_processes_must_be_in_range():
     ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65532)
     with pytest.raises(ConfigError, match="--data-port 65533: 4 processes take the ports up to 65536"):
         ReducerConfig(bind="127.0.0.1:0", processes=4, data_port=65533)
@@ -120,7 +120,7 @@ def test_loopback_needs_no_flag(bind):
 
 
 @pytest.mark.parametrize("port", [0, 1, 50052, 65535])
-def test_a_data_port(port):
+def test_valid_data_ports(port):
     assert ReducerConfig(bind="127.0.0.1:0", data_port=port, processes=1).data_port == port
 
 
@@ -200,7 +200,7 @@ def test_ports_of_a_range():
     assert config.metrics_url == "http://127.0.0.1:7019/metrics"
 
 
-def test_metrics_beside_a_range_and_none():
+def test_metrics_port_outside_a_range_or_unset():
     assert in_range(metrics_port=9102).ports(0) == Ports(7000, 7001, 9102)
     assert in_range().ports(2) == Ports(7004, 7005, None)
 

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_a_collective_has_its_ranks_and_its_last_ones(tmp_path):
+def test_a_span_records_when_ranks_began_and_which_were_last(tmp_path):
     clock, cpu = Clock(), Clock()
     spans = Spans(tmp_path, "r:1", clock, cpu)
     for now, rank in ((1.0, 0), (1.5, 2), (3.0, 1)):
@@ -75,7 +75,7 @@ def test_a_failure_to_write_is_logged(tmp_path, caplog):
     assert f"no trace in {tmp_path / 'file'}" in caplog.text
 
 
-def test_each_job_has_one_file_and_a_later_record_of_it_goes_over_the_earlier(tmp_path):
+def test_each_job_has_one_file_and_a_later_record_replaces_the_earlier_one(tmp_path):
     spans = Spans(tmp_path, "h:1")
     for key, job in enumerate(("a_b", "a/b", "a b", "a_b")):
         spans.on_push(key, job, 1, 0, key)

@@ -14,7 +14,7 @@ def test_the_outcome_is_that_of_the_call():
         begin(lambda: exec("raise SystemExit")).result(60.0)
 
 
-def test_nobody_has_to_wait_for_the_call():
+def test_waiting_for_the_call_is_optional():
     is_over, threads = threading.Event(), list[threading.Thread]()
 
     def block():

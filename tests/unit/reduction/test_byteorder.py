@@ -28,7 +28,7 @@ def test_a_big_endian_machine_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("package", ["worker_plugin", "reducer.commands.main", "reduction.wire"])
-def test_whatever_is_imported_first(package):
+def test_importing_any_package_first_is_refused(package):
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(package=package)], capture_output=True, text=True, timeout=60
     )

@@ -64,7 +64,7 @@ def test_a_torch_without_distributed(distributed: Any) -> None:
     assert not distributed.Backend._plugins
 
 
-def test_the_variable_installs_what_it_asks_for(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_selects_what_is_installed(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wishes: list[str] = []
     put_plugin(monkeypatch, "integrations", "auto", install=wishes.append)
     entry_points.on_import_torch()
@@ -74,7 +74,7 @@ def test_the_variable_installs_what_it_asks_for(distributed: Any, monkeypatch: p
     assert wishes == ["ddp"]
 
 
-def test_an_error_is_a_line_and_no_more(
+def test_an_error_is_only_one_line(
     distributed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(distributed, "Backend", None)
@@ -85,7 +85,7 @@ def test_an_error_is_a_line_and_no_more(
 
 
 @pytest.mark.parametrize("error", [ImportError("no luck"), SystemExit(1), OSError("out of descriptors")])
-def test_whatever_happens_in_our_packages_torch_is_imported(
+def test_torch_is_imported_whatever_our_packages_raise(
     distributed: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -132,13 +132,13 @@ def test_a_users_module_that_is_imported_already(monkeypatch: pytest.MonkeyPatch
         entry_points.require_packages()
 
 
-def test_a_package_that_is_missing_is_left_to_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_left_to_fail_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "worker_plugin", raising=False)
     monkeypatch.setattr(sys, "path", [str(ROOT / "proto")])
     entry_points.require_packages()
 
 
-def test_the_command_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_our_reducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "reducer.py").touch()
     (tmp_path / "reducer").mkdir()
     (tmp_path / "reducer" / "__main__.py").touch()

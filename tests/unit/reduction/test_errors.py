@@ -28,7 +28,7 @@ def test_codes_are_those_of_the_schema_one_to_one():
 
 
 @pytest.mark.parametrize("cls", sorted(CODED, key=lambda cls: cls.code))
-def test_a_code_leads_back_to_its_class(cls):
+def test_a_code_maps_back_to_its_class(cls):
     error = from_code(cls.code, "rank 3 did it")
     assert type(error) is cls
     assert str(error) == "rank 3 did it"
@@ -42,7 +42,7 @@ def test_an_unknown_code_becomes_the_root_error(code):
     assert error.code == pb.ERROR_CODE_INTERNAL
 
 
-def test_the_docstring_draws_the_tree_that_is_there():
+def test_the_docstring_draws_the_actual_class_tree():
     parents = {}
     path = []
     for line in errors.__doc__.splitlines():
@@ -60,7 +60,7 @@ def test_config_error_is_a_value_error():
     assert issubclass(errors.ConfigError, ValueError)
 
 
-def test_callers_can_catch_by_what_to_do():
+def test_callers_can_catch_errors_by_how_to_react():
     assert issubclass(errors.RankTaken, JobBusy)
     assert {cls for cls in CODED if issubclass(cls, RetryableError)} == {
         errors.ReducerUnavailable,
@@ -81,7 +81,7 @@ def test_callers_can_catch_by_what_to_do():
     }
 
 
-def test_what_has_no_code_is_told_as_the_ranks_own_failure():
+def test_an_error_without_a_code_is_sent_as_the_ranks_own_failure():
     own = errors.ConfigError("x"), errors.LocalProtocolError("x"), errors.ClosedError("x")
     assert {errors.code_to_others(error) for error in own} == {errors.WorkerFailed.code}
     told = errors.ReductionError("of a newer version"), errors.WorkerLost("x")

@@ -16,11 +16,11 @@ DIAL = "failed to connect to all addresses; last error: "
         ("errors resolving no-such-host: [field:A error:UNAVAILABLE", "the host name does not resolve"),
     ],
 )
-def test_what_can_be_said_better(details, text):
+def test_obscure_details_get_a_plain_reason(details, text):
     assert plain(details).endswith(text)
 
 
-def test_the_reason_stays_without_what_comes_before_it():
+def test_the_reason_is_kept_and_its_prefix_dropped():
     assert plain(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") is None
     assert shorter(f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Connection refused") == ("Connection refused", True)
     chain = f"{DIAL}UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused"

@@ -78,7 +78,7 @@ def test_small_collectives_are_cut_finer(nbytes, chunk_bytes, size):
 
 
 @given(nbytes=st.integers(0, 1 << 24), kib=st.integers(1, 4096))
-def test_the_grid_of_a_collective_is_a_grid(nbytes, kib):
+def test_the_grid_of_a_collective_is_valid(nbytes, kib):
     chunk_bytes = kib * KIB
     size = layout.grid_bytes(nbytes, chunk_bytes)
     assert limits.CHUNK_BYTES_MIN <= size <= chunk_bytes
@@ -104,7 +104,7 @@ def test_deal(chunks, weights, seq, runs):
 
 
 @given(chunks=st.integers(1, 1 << 32), weights=WEIGHTS, seq=st.integers(0, 1 << 63))
-def test_runs_follow_each_other_from_a_member_that_only_seq_decides(chunks, weights, seq):
+def test_runs_are_contiguous_from_a_member_chosen_by_seq_alone(chunks, weights, seq):
     k = len(weights)
     runs = layout.deal(chunks, weights, seq)
     (first,) = (member for member, run in enumerate(layout.deal(1, weights, seq)) if run)
@@ -116,7 +116,7 @@ def test_runs_follow_each_other_from_a_member_that_only_seq_decides(chunks, weig
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
-def test_with_equal_weights_collectives_begin_at_one_member_after_the_other(k):
+def test_with_equal_weights_collectives_begin_at_each_member_in_turn(k):
     for seq in range(20):
         assert 0 in layout.deal(5, (3,) * k, seq)[seq % k]
 

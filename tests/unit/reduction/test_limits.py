@@ -66,7 +66,7 @@ def test_the_table_names_each_constant_once():
         ("2^63 - 1", [float(2**63 - 1)]),
     ],
 )
-def test_how_the_table_is_read(text, numbers):
+def test_table_quantities_are_parsed(text, numbers):
     assert quantities(text) == pytest.approx(numbers)
 
 

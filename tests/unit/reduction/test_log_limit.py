@@ -40,7 +40,7 @@ def test_a_few_lines_are_written_at_once_and_the_rest_is_counted(scene):
     assert scene.lines() == []
 
 
-def test_a_flood_without_end_is_one_line_in_a_while(scene):
+def test_an_endless_flood_is_one_line_per_interval(scene):
     for _ in range(10 * int(REPEAT_S)):
         scene.say()
         scene.now += 1.0
@@ -49,7 +49,7 @@ def test_a_flood_without_end_is_one_line_in_a_while(scene):
     assert all(line.startswith("left out kind=refused peer=10.0.0.1 times=") for line in counts)
 
 
-def test_other_kinds_peers_levels_and_loggers_have_their_own(scene):
+def test_each_kind_peer_level_and_logger_is_limited_separately(scene):
     for _ in range(10):
         scene.say(burst=1)
         scene.say("joined", burst=1)
@@ -59,7 +59,7 @@ def test_other_kinds_peers_levels_and_loggers_have_their_own(scene):
     assert len(scene.lines()) == 5
 
 
-def test_after_a_while_all_of_a_burst_may_come_again(scene):
+def test_after_a_while_a_full_burst_is_allowed_again(scene):
     for _ in range(3):
         for number in range(BURST):
             scene.say(text=str(number))
@@ -67,14 +67,14 @@ def test_after_a_while_all_of_a_burst_may_come_again(scene):
     assert scene.lines() == [str(number) for number in range(BURST)] * 3
 
 
-def test_a_line_has_the_level_the_logger_and_the_traceback_that_it_was_given(scene):
+def test_a_line_keeps_its_level_logger_and_traceback(scene):
     error = ValueError("a bug")
     scene.say(error=error)
     (record,) = scene.caplog.records
     assert (record.name, record.levelno, record.exc_info[1]) == (LOG.name, logging.WARNING, error)
 
 
-def test_the_counts_come_at_the_end(scene):
+def test_the_counts_are_logged_on_close(scene):
     for _ in range(BURST + 1):
         scene.say(peer="")
     scene.lines()
@@ -84,7 +84,7 @@ def test_the_counts_come_at_the_end(scene):
     assert scene.lines() == []
 
 
-def test_memory_is_bounded_and_peers_beyond_that_share_their_lines(scene):
+def test_memory_is_bounded_and_excess_peers_share_their_lines(scene):
     for number in range(KEYS_MAX + 100):
         scene.say(peer=str(number))
     assert len(scene.lines()) == KEYS_MAX + BURST
@@ -92,7 +92,7 @@ def test_memory_is_bounded_and_peers_beyond_that_share_their_lines(scene):
     assert scene.lines() == [f"left out kind=refused peer=others times={100 - BURST}"]
 
 
-def test_peers_that_say_no_more_are_forgotten(scene):
+def test_peers_that_fall_silent_are_forgotten(scene):
     for number in range(KEYS_MAX):
         scene.say(peer=str(number))
     scene.now += REPEAT_S

@@ -74,7 +74,7 @@ class Port:
 
 @pytest.mark.parametrize("capacity", [GIGABIT / 10, GIGABIT, 25 * GIGABIT])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_link_is_filled_without_being_told_how_fast_it_is(capacity, seed):
+def test_a_link_is_filled_without_knowing_its_speed(capacity, seed):
     port = Port(seed=seed)
     port.run(1.5, capacity)
     port.lost = port.offered = 0.0
@@ -90,7 +90,7 @@ def test_a_link_that_changes_is_filled_again(factor):
     assert port.run(2.0, GIGABIT * factor)[0] > 0.93
 
 
-def test_jobs_share_a_link_and_lose_little_together():
+def test_jobs_share_a_link_fairly_and_waste_little():
     port = Port(jobs=2)
     port.run(6.0, GIGABIT)
     first, second = port.run(6.0, GIGABIT)
@@ -98,7 +98,7 @@ def test_jobs_share_a_link_and_lose_little_together():
     assert max(first, second) < 1.15 * min(first, second)
 
 
-def test_a_job_that_comes_later_gets_its_part():
+def test_a_job_that_starts_later_gets_its_share():
     port = Port(jobs=2)
     late, port.jobs = port.jobs[1:], port.jobs[:1]
     port.run(3.0, GIGABIT)
@@ -116,7 +116,7 @@ def test_nothing_is_paced_as_long_as_nothing_is_lost():
 
 
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
-def test_a_rate_that_somebody_said_is_where_it_begins(wrong):
+def test_pacing_begins_at_the_expected_rate(wrong):
     port = Port()
     for one in port.jobs[0]:
         one.expect(wrong * GIGABIT)
@@ -143,14 +143,14 @@ class Subject(Pacing):
         self.look({0: Sent()}, 1.0, self.now)
 
 
-def test_the_first_losses_pace_at_a_little_less_than_what_was_carried():
+def test_the_first_losses_set_the_pace_just_below_what_was_carried():
     subject = Subject()
     look(subject, acked=4 * 10**6)
     look(subject, acked=10**6, lost=100)
     assert subject.own == pytest.approx(BACK_OFF * 10**8)
 
 
-def test_a_rate_is_that_of_whole_collectives():
+def test_a_rate_refers_to_whole_collectives():
     subject = Subject()
     look(subject, acked=10**6, lost=100, share=0.25)
     assert subject.own == pytest.approx(BACK_OFF * 10**8)
@@ -179,13 +179,13 @@ def test_few_losses_neither_lower_the_rate_nor_let_it_grow():
 @pytest.mark.parametrize(
     "change", [{"segments": SEGMENTS_MIN - 1, "lost": 50}, {"seconds": 1.0, "lost": 500}]
 )
-def test_an_idle_interval_says_nothing(change):
+def test_an_idle_interval_is_ignored(change):
     subject = Subject()
     look(subject, **change)
     assert math.isinf(subject.own)
 
 
-def test_a_new_connection_begins_with_its_first_look():
+def test_counts_before_a_connections_first_look_are_ignored():
     subject = Subject()
     subject.look({1: Sent(10**9, 10**6, 10**5)}, 1.0, subject.now + TICK_S)
     assert math.isinf(subject.own)
@@ -210,7 +210,7 @@ def test_without_connections_there_is_no_limit():
     assert math.isinf(subject.own)
 
 
-def test_the_lowest_rate_of_all_counts_and_ones_own_follows_it():
+def test_the_lowest_rate_of_all_applies_and_our_own_follows_it():
     subject = Subject()
     look(subject, acked=10**6, lost=100)
     subject.hear([math.inf, 10**6])
@@ -221,7 +221,7 @@ def test_the_lowest_rate_of_all_counts_and_ones_own_follows_it():
     assert subject.rate == subject.own
 
 
-def test_the_own_rate_stays_near_the_others_once_links_have_been_full():
+def test_our_own_rate_stays_near_the_others_once_links_have_been_full():
     subject = Subject()
     look(subject, lost=100)
     look(subject)
@@ -232,14 +232,14 @@ def test_the_own_rate_stays_near_the_others_once_links_have_been_full():
     assert subject.own == SLACK * subject.others
 
 
-def test_losses_of_the_time_before_anybody_was_paced_do_not_lower_the_rate_of_the_others():
+def test_losses_from_before_anybody_was_paced_do_not_lower_the_rate_of_the_others():
     subject = Subject()
     subject.hear([10**7])
     look(subject, acked=10**4, lost=100)
     assert subject.own == 10**7
 
 
-def test_a_start_that_goes_too_far_ends_at_what_was_carried():
+def test_a_start_that_overshoots_falls_back_to_what_was_carried():
     subject = Subject()
     look(subject, acked=10**5, lost=100)
     for _ in range(3):
@@ -278,7 +278,7 @@ def test_a_rate_at_which_few_segments_are_sent_grows_all_the_same():
     assert one.own > 2e7
 
 
-def test_a_loss_among_few_segments_says_nothing():
+def test_a_loss_among_few_segments_is_ignored():
     one = Pacing()
     one.look({1: Sent(0, 0, 0, 0.0)}, 1.0, 0.0)
     one.own = 4e5
@@ -286,7 +286,7 @@ def test_a_loss_among_few_segments_says_nothing():
     assert one.own == 4e5
 
 
-def test_a_path_that_loses_whatever_the_rate_is_does_not_stop_a_job():
+def test_a_path_with_losses_at_any_rate_does_not_stop_a_job():
     subject = Subject()
     subject.expect(10**8)
     rates = []
@@ -310,13 +310,13 @@ def test_a_packet_is_two_milliseconds_of_the_pace(bytes_per_s, expected):
     assert burst_bytes(bytes_per_s) == expected
 
 
-def test_nobody_can_stop_a_job_with_a_rate():
+def test_a_reported_rate_cannot_stop_a_job():
     subject = Subject()
     subject.hear([1.0])
     assert subject.rate == RATE_LEAST
 
 
-def test_what_is_known_wins_over_what_is_said():
+def test_a_measured_rate_wins_over_an_expected_one():
     subject = Subject()
     look(subject, lost=100)
     before = subject.own

@@ -15,10 +15,10 @@ def test_a_rail_belongs_to_its_job(local_rank):
 @pytest.mark.parametrize(
     "name", ["job", "job@", "@1", "job@01", "job@-1", "job@1 ", "job@x", "job@10000", "1"]
 )
-def test_other_names_are_no_rails(name):
+def test_other_names_are_not_rails(name):
     assert not is_rail(name)
     assert job_of(name) == name
 
 
-def test_a_rail_of_what_looks_like_a_rail_is_one_of_its_own():
+def test_a_rail_of_a_job_named_like_a_rail_belongs_to_that_job():
     assert job_of("job@1@2") == "job@1"

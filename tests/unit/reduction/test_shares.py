@@ -40,7 +40,7 @@ def test_equal_links_take_the_published_time(n, part):
 
 
 @pytest.mark.parametrize("given", [[Machine(4, 2)], [Machine(3, 1), Machine(1, 0), Machine(0, 4)]])
-def test_what_most_ranks_reach_without_a_link_is_used_alone(given):
+def test_a_machine_with_most_of_the_ranks_is_used_alone(given):
     assert split(given).shares == tuple(float(machine is given[0]) for machine in given)
 
 
@@ -64,7 +64,7 @@ def test_a_slow_reducer_gets_less_and_worker_hosts_help_out():
     assert best.shares[-1] == pytest.approx(best.shares[-2] / 2)
 
 
-def test_half_of_all_ranks_on_a_machine_push_the_same_whatever_it_reduces():
+def test_a_machine_with_half_the_ranks_pushes_the_same_whatever_it_reduces():
     best = split([Machine(2, 1), Machine(1, 1), Machine(1, 1)])
     assert best.shares == (1.0, 0.0, 0.0)
     assert best.seconds_per_byte == pytest.approx(2.0)

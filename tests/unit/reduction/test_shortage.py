@@ -40,7 +40,7 @@ def test_it_names_the_limit_and_what_to_raise(error, text):
 @pytest.mark.parametrize(
     "error", [OSError("x"), PermissionError(errno.EPERM, "x"), RuntimeError("a bug"), ValueError("memory")]
 )
-def test_other_errors_are_none(error):
+def test_other_errors_are_not_shortages(error):
     assert shortage(error) == ""
 
 
@@ -58,7 +58,7 @@ def test_a_shortage_may_be_retried_and_a_bug_may_not():
 @pytest.mark.parametrize(
     ("descriptor", "is_spare"), [(48 - DESCRIPTORS_SPARE - 1, True), (48 - DESCRIPTORS_SPARE, False)]
 )
-def test_what_can_be_done_without_does_not_take_the_last_descriptors(descriptor, is_spare):
+def test_optional_uses_do_not_take_the_last_descriptors(descriptor, is_spare):
     if is_spare:
         check_spare(descriptor)
     else:

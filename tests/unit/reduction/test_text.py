@@ -14,13 +14,13 @@ from reduction.text import load_json, printable
         ("\u2028\udc80\U000e0001", r"\u2028\udc80\U000e0001"),
     ],
 )
-def test_what_cannot_be_printed_has_an_escape(text, shown):
+def test_unprintable_characters_are_escaped(text, shown):
     assert printable(text) == shown
     assert shown.isprintable()
     assert printable(shown) == shown
 
 
-def test_json_of_a_peer_is_printable_wherever_it_has_texts():
+def test_all_text_in_json_from_a_peer_is_made_printable():
     data = '{"a\\u001b": ["\\n", {"b": "\\u202e"}, 1, 2.5, null, true]}'
     assert load_json(data) == {r"a\x1b": [r"\n", {"b": r"\u202e"}, 1, 2.5, None, True]}
     assert load_json(b'"x"') == "x"

@@ -24,12 +24,12 @@ class Whole:
     at: float | None = None
 
 
-def test_what_is_written_comes_back():
+def test_values_survive_a_round_trip():
     whole = Whole(2.5, (Part("a", b"\x00\xff"), Part("b")), [1, 2], {3: Part("c")}, 4.5)
     assert from_json(Whole, json.loads(json.dumps(to_json(whole)))) == whole
 
 
-def test_whole_numbers_are_numbers_and_what_is_missing_has_its_default():
+def test_integers_become_floats_and_missing_fields_get_their_defaults():
     found = from_json(Whole, {"rate": 1, "parts": [], "at": None})
     assert found == Whole(1.0, ())
     assert type(found.rate) is float

@@ -37,7 +37,7 @@ def course() -> Course:
     return Course(disturbed, reference, [Struck(1.15, 2, 1, True, 1.9), Struck(2.05, 0, 0, False, 2.08)], 2)
 
 
-def test_a_seed_is_a_schedule() -> None:
+def test_a_seed_determines_the_schedule() -> None:
     first = schedule(7, 500, 2.0, 3)
     assert first == schedule(7, 500, 2.0, 3) != schedule(8, 500, 2.0, 3)
     assert {strike.reducer for strike in first} == {0, 1, 2}
@@ -64,7 +64,7 @@ def test_a_step_that_takes_too_long_is_a_hang_although_it_ended() -> None:
         training(steps((0.0, 0.1)), [slice_of("abc", (1.0, 62.0))] * 2)
 
 
-def test_a_strike_is_felt_until_the_next_step_and_the_first_that_began_after_it() -> None:
+def test_a_strikes_delay_is_measured_to_the_next_and_the_first_whole_step() -> None:
     first, second = felt(course())
     assert first == pytest.approx(Felt(0.0, 2, 1, True, 0.86, 0.96, 0.75))
     assert second == pytest.approx(Felt(0.9, 0, 0, False, 0.06, 0.16, 0.03))
@@ -73,15 +73,15 @@ def test_a_strike_is_felt_until_the_next_step_and_the_first_that_began_after_it(
 @pytest.mark.parametrize(
     ("count", "expected"), [(1, (1, 1, 1)), (2, (1, 2, 2)), (20, (10, 19, 20)), (200, (100, 190, 200))]
 )
-def test_median_p95_and_maximum_are_values_that_were_seen(count: int, expected: tuple[int, ...]) -> None:
+def test_median_p95_and_maximum_are_observed_values(count: int, expected: tuple[int, ...]) -> None:
     assert tail([float(value) for value in range(count, 0, -1)]) == expected
 
 
-def test_goodput_is_what_is_left_of_the_undisturbed_speed() -> None:
+def test_goodput_is_relative_to_the_undisturbed_speed() -> None:
     assert goodput(course()) == pytest.approx(0.41 / 1.21)
 
 
-def test_what_is_printed_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_printed_and_written_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["chaos", "--workers=2", "--seed=7", "--colocated"])
     text = "\n".join(lines(parse(), course()))
     for part in (

@@ -15,7 +15,7 @@ THERE = packages(
 )
 
 
-def test_the_list_of_a_machine() -> None:
+def test_a_machines_package_list_is_read() -> None:
     assert THERE == {
         "numpy": "2.5.2",
         "uvloop": None,
@@ -37,7 +37,7 @@ def test_the_list_of_a_machine() -> None:
         ("grpcio-status>=1.76", ["grpcio-status", "six"]),
     ],
 )
-def test_what_is_carried(wanted: str, carried: list[str]) -> None:
+def test_needed_packages_are_carried(wanted: str, carried: list[str]) -> None:
     needs = {"grpcio-status": ["grpcio", "six>=1", "pytest; extra == 'tests'"], "six": ["grpcio-status"]}
     found = lacking([wanted], THERE, "3.12", lambda one: needs.get(one.name, []))
     assert [requirement.name for requirement in found] == carried

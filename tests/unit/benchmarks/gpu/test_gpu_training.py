@@ -45,7 +45,7 @@ def found(log: str = "") -> Found:
 
 
 @pytest.mark.parametrize(("model", "parameters"), [("bert", 109_514_298), ("resnet", 25_557_032)])
-def test_the_models_have_the_sizes_of_those_that_they_stand_for(model: str, parameters: int) -> None:
+def test_the_models_have_the_sizes_of_the_originals(model: str, parameters: int) -> None:
     # BertForMaskedLM of Hugging Face and resnet50 of torchvision.
     assert gradient_bytes(RECIPES[model]) == 4 * parameters
 
@@ -72,7 +72,7 @@ def trace(base_us: float, steps: list[tuple[float, float]], kernels: list[tuple[
     return {"baseTimeNanoseconds": base_us * 1e3, "traceEvents": events}
 
 
-def test_the_gpu_computes_while_a_kernel_of_any_rank_is_there() -> None:
+def test_the_gpu_counts_as_busy_while_any_rank_runs_a_kernel() -> None:
     steps = [(1000.0, 1100.0), (1100.0, 1200.0), (1200.0, 1300.0)]
     first = trace(900.0, steps, [("gemm", 1000, 1100), ("gemm", 1110, 1130), ("ncclDevKernel", 1100, 1150)])
     second = trace(500.0, [], [("gemm", 1120, 1140), ("gemm", 1195, 1210), ("add", 1122, 1125)])
@@ -82,11 +82,11 @@ def test_the_gpu_computes_while_a_kernel_of_any_rank_is_there() -> None:
     assert kernel_share([first], nccl=False) == pytest.approx(0.1)
 
 
-def test_without_kernels_there_is_no_gpu() -> None:
+def test_without_kernels_there_is_no_gpu_share() -> None:
     assert kernel_share([trace(0.0, [(0.0, 1.0), (1.0, 2.0)], [])], nccl=False) is None
 
 
-def test_weights_must_be_the_same_on_all_ranks_and_of_all_contenders() -> None:
+def test_weights_must_match_across_ranks_and_contenders() -> None:
     assert problems({"ours": ["abc", "abc"], "nccl": ["xyz", "xyz"]}, {"nccl": APART_MAX}) == []
     assert problems({"ours": ["abc", "xyz"]}, {"gloo": 3.0, "nccl": float("nan")}) == [
         "ours: the weights differ between ranks: rank 0 abc, rank 1 xyz",
@@ -95,7 +95,7 @@ def test_weights_must_be_the_same_on_all_ranks_and_of_all_contenders() -> None:
     ]
 
 
-def test_exposed_is_what_a_step_takes_longer_than_without_communication() -> None:
+def test_exposed_is_the_extra_step_time_due_to_communication() -> None:
     made = found()
     assert made.exposed_s("ours") == pytest.approx(0.3)
     assert made.exposed_s("noop") is None
@@ -103,7 +103,7 @@ def test_exposed_is_what_a_step_takes_longer_than_without_communication() -> Non
     assert made.exposed_s("ours") is None
 
 
-def test_what_is_printed_and_written() -> None:
+def test_the_printed_and_written_results() -> None:
     text = "\n".join([*table(COLUMNS, rows_of(found())), *notes(found())])
     assert "(*)" not in text
     for part in ("1.50 (1.50-1.50)", "300.0", "40.0%", "50.0%", "no GPU", "NCCL 2.29.7", "DDP, NCCL ring"):
@@ -115,7 +115,7 @@ def test_what_is_printed_and_written() -> None:
     json.dumps(rows_of(found()))
 
 
-def test_contenders_are_those_that_the_device_has() -> None:
+def test_default_contenders_depend_on_the_device() -> None:
     assert parse([]).contenders == ["ours", "gloo", "nccl", "noop"]
     assert parse(["--device", "cpu"]).contenders == ["ours", "gloo", "noop"]
     assert parse(["--contenders", "nccl,noop"]).contenders == ["nccl", "noop"]
@@ -143,7 +143,7 @@ def test_wrong_arguments_are_refused(wrong: list[str], capsys: pytest.CaptureFix
     assert "error: " in capsys.readouterr().err
 
 
-def test_without_a_gpu_it_says_so(
+def test_a_missing_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

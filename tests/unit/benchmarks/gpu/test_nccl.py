@@ -51,7 +51,7 @@ def row(shaped_s: float = 2.0, unshaped_s: float = 0.5, log: NcclLog | None = No
     )
 
 
-def test_ranks_on_links_have_sockets_only_and_a_host_of_their_own() -> None:
+def test_ranks_on_links_use_sockets_only_and_have_their_own_host_id() -> None:
     told = variables(3, "eth0", "/tmp/log", sockets=True, version=(2, 29, 7))
     assert told == {
         "NCCL_HOSTID": "h3",
@@ -72,12 +72,12 @@ def test_ranks_on_links_have_sockets_only_and_a_host_of_their_own() -> None:
     assert newer == told | {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
-def test_ranks_with_gpus_of_their_own_leave_nccl_its_choice() -> None:
+def test_ranks_with_their_own_gpus_let_nccl_choose() -> None:
     told = variables(0, "lo", "/tmp/log", sockets=False, version=(2, 30, 0))
     assert set(told) == {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}
 
 
-def test_what_a_log_says() -> None:
+def test_a_log_is_parsed() -> None:
     found = nccl_log.read(LOGS)
     assert found.version == "2.29.7+cuda13.0"
     assert found.networks == {"Socket"}
@@ -107,7 +107,7 @@ def test_what_a_log_says() -> None:
         ("rank 3 nranks 4 cudaDev 0 nvmlDev 0 busId 80 commId", "", "the communicators that are complete"),
     ],
 )
-def test_what_speaks_against_a_ring_over_sockets(old: str, new: str, problem: str) -> None:
+def test_evidence_against_a_ring_over_sockets(old: str, new: str, problem: str) -> None:
     (found,) = nccl_log.read([log.replace(old, new) for log in LOGS]).problems(4)
     assert problem in found
 
@@ -126,7 +126,7 @@ def test_no_log_is_no_evidence() -> None:
     assert "unknown version" in nccl_log.read([]).summary()
 
 
-def test_a_figure_is_the_networks_if_it_is_clearly_faster_without_links() -> None:
+def test_a_figure_measures_the_network_if_clearly_faster_without_links() -> None:
     good = row(2.0, 2.0 / CLEARLY_FASTER)
     assert good.doubts("ring") == good.doubts("tcp") == []
     doubtful = row(2.0, 1.25)
@@ -139,7 +139,7 @@ def test_a_figure_is_the_networks_if_it_is_clearly_faster_without_links() -> Non
     assert "(*)" not in "\n".join(Report(environment={}, rows=[good]).lines())
 
 
-def test_a_figure_is_the_networks_if_the_log_says_so() -> None:
+def test_a_figure_measures_the_network_if_the_log_confirms_it() -> None:
     lost = row(log=nccl_log.read([log.replace("NET/Socket/0", "SHM/direct") for log in LOGS]))
     assert lost.doubts("ring") == ["neighbours are connected by ['SHM/direct'], not NET/Socket"]
     assert lost.doubts("tcp") == [], "ours does not use it"
@@ -154,7 +154,7 @@ def test_the_json_file_holds_the_evidence(tmp_path: Path) -> None:
     assert found["contenders"]["ring"]["doubts"]
 
 
-def test_on_loopback_there_is_nothing_to_compare_with() -> None:
+def test_loopback_figures_need_no_comparison() -> None:
     alone = replace(row(), shape=replace(row().shape, link=None), unshaped_s={})
     assert alone.doubts("ring") == [], "it is said to be loopback"
     text = "\n".join(Report(environment={}, rows=[alone]).lines())
@@ -179,7 +179,7 @@ def test_growth_with_workers_is_not_compared_across_devices() -> None:
         (2, True, 4, "a GPU for each of 4 ranks, this machine has 2"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_gpus_or_nccl_are_reported(
     monkeypatch: pytest.MonkeyPatch, count: int, has_nccl: bool, wanted: int, reason: str
 ) -> None:
     gpus(monkeypatch, count, has_nccl)
@@ -207,7 +207,7 @@ def missing(reason: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("what", ["check_gpus", "check_network"])
-def test_the_tool_says_what_is_missing(
+def test_the_tool_reports_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     monkeypatch.setattr(nccl, "check_gpus", lambda _: None)
@@ -228,6 +228,6 @@ def test_wrong_arguments_are_refused(wrong: str, capsys: pytest.CaptureFixture[s
     assert "error: " in capsys.readouterr().err
 
 
-def test_there_are_as_many_reducers_as_workers() -> None:
+def test_reducers_default_to_the_number_of_workers() -> None:
     assert nccl.parse(["--workers", "8"]).reducers == 8
     assert nccl.parse(["--workers", "8", "--reducers", "2"]).reducers == 2

@@ -28,7 +28,7 @@ GROUPS = {
 }
 
 
-def test_all_parts_are_tried() -> None:
+def test_the_groups_cover_all_parts() -> None:
     names = [part.name for part in proof.parts(Path(), device="cpu", is_tiny=True)]
     assert sorted(",".join(GROUPS).split(",")) == sorted(names)
 
@@ -60,7 +60,7 @@ def test_every_part(names: str, tmp_path: Path) -> None:
         assert GROUPS[names] in kept
 
 
-def test_what_is_left_without_nccl() -> None:
+def test_parts_that_remain_without_nccl() -> None:
     """NCCL may refuse two ranks on one GPU."""
     with_nccl = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False)}
     without = {part.name: part for part in proof.parts(Path(), device="cuda", is_tiny=False, has_nccl=False)}
@@ -74,7 +74,7 @@ def test_what_is_left_without_nccl() -> None:
     ]
 
 
-def test_without_mps_its_parts_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mps_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     run = Parts("proof", tmp_path)
     with proof.mps(run):
@@ -82,7 +82,7 @@ def test_without_mps_its_parts_say_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("code", "missing"), [(0, None), (1, "no driver")])
-def test_mps_has_pipes_of_its_own_and_ends(
+def test_mps_has_its_own_pipes_and_is_stopped(
     code: int, missing: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control, log = tmp_path / proof.CONTROL, tmp_path / "log"

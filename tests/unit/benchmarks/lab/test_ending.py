@@ -33,7 +33,7 @@ with ending_well("tool"):
 """
 
 
-def test_a_failure_is_one_line() -> None:
+def test_a_failure_is_reported_in_one_line() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as found, ending_well("tool"):
         raise RanksFailed("rank 1 died")
@@ -42,20 +42,20 @@ def test_a_failure_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("missing", [NetworkUnavailable("no root"), GpuMissing("no GPU")])
-def test_what_the_machine_lacks_is_said(missing: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_prerequisites_are_reported(missing: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as found, ending_well("tool"):
         raise missing
     assert found.value.code == MISSING
     assert capsys.readouterr().err == f"tool: {missing}\n"
 
 
-def test_ctrl_c_is_one_too() -> None:
+def test_ctrl_c_exits_with_130() -> None:
     with pytest.raises(SystemExit) as found, ending_well("tool"):
         raise KeyboardInterrupt
     assert found.value.code == 130
 
 
-def test_a_second_sigterm_does_not_cut_short_the_cleaning_up() -> None:
+def test_a_second_sigterm_does_not_interrupt_the_cleanup() -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", BODY], text=True, cwd=ROOT, **pipes) as process:  # type: ignore[call-overload]
         try:
@@ -72,7 +72,7 @@ def test_a_second_sigterm_does_not_cut_short_the_cleaning_up() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tool", ["", ".hierarchy", ".hierarchy --train", ".wires", ".time_to_loss"])
-def test_no_host_is_left(tool: str, tmp_path: Path) -> None:
+def test_no_host_is_left_behind(tool: str, tmp_path: Path) -> None:
     """Signals arrive as from timeout(1), to the process and then to its group, while its processes start."""
     try:
         check_network()

@@ -89,7 +89,7 @@ def turn(seconds: float, step_s: float | None, **more: float) -> Turn:
         ([], "the following arguments are required: COMMAND"),
     ],
 )
-def test_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as found:
         lab.parse(words)
     assert found.value.code == 2
@@ -131,7 +131,7 @@ def test_rows_compare_the_turns_of_a_round(tmp_path: Path) -> None:
     assert outcome.rows_of({WITHOUT: [], WITH: []}, workers=4) == []
 
 
-def test_doubts_are_said() -> None:
+def test_doubts_are_reported() -> None:
     turns = {
         WITHOUT: [turn(40, None, busy=0.95)],
         WITH: [replace(turn(20, None), traffic=Traffic(worker_tx_bytes=1))],
@@ -143,7 +143,7 @@ def test_doubts_are_said() -> None:
     assert "ms per step" not in text
 
 
-def test_steps_are_recorded_without_a_change_of_the_script(tmp_path: Path) -> None:
+def test_steps_are_recorded_without_changing_the_script(tmp_path: Path) -> None:
     steps.install(tmp_path / "hook")
     (tmp_path / "steps").mkdir()
     script = """
@@ -166,7 +166,7 @@ for number in range(5):
     assert steps.intervals(tmp_path / "steps", warmup=5) == [[]]
 
 
-def test_a_script_that_uses_reducers_by_itself_is_refused(tmp_path: Path) -> None:
+def test_a_script_that_already_uses_reducers_is_refused(tmp_path: Path) -> None:
     steps.install(tmp_path / "hook")
     (tmp_path / "steps").mkdir()
     script = """
@@ -191,7 +191,7 @@ torch.optim.SGD([weight]).step()
 # ---- on hosts ----
 
 
-def test_what_a_command_leaves_behind_is_killed(network: Network, tmp_path: Path) -> None:
+def test_processes_left_behind_by_a_command_are_killed(network: Network, tmp_path: Path) -> None:
     tasks = [job.Task(host, os.environ, tmp_path / host.address) for host in network.workers]
     job.run(["sh", "-c", "setsid sleep 1000 & exit 0"], tasks, 30.0)
     assert [host.pids() for host in network.workers] == [[], []]
@@ -200,7 +200,7 @@ def test_what_a_command_leaves_behind_is_killed(network: Network, tmp_path: Path
     assert [host.pids() for host in network.workers] == [[], []]
 
 
-def test_a_script_that_fails_is_shown(network: Network, tmp_path: Path) -> None:
+def test_a_failing_scripts_output_is_shown(network: Network, tmp_path: Path) -> None:
     network.close()
     script = tmp_path / "script.py"
     script.write_text("import os\nif os.environ['RANK'] == '1':\n    raise SystemExit('no data here')\n")
@@ -214,7 +214,7 @@ def test_a_script_that_fails_is_shown(network: Network, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_script_of_ddp_is_compared(network: Network, tmp_path: Path) -> None:
+def test_a_ddp_script_is_compared(network: Network, tmp_path: Path) -> None:
     network.close()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -36,7 +36,7 @@ def connect(host, to):
         return socket.create_connection((to.address, PORT), timeout=10)
 
 
-def test_a_round_trip_takes_two_delays_and_the_rate_stays(network):
+def test_a_round_trip_takes_two_delays_and_the_rate_is_unchanged(network):
     one, other = network.workers
     with listen(other) as server:
         began = time.monotonic()

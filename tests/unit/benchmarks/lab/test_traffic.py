@@ -21,7 +21,7 @@ def test_long_queues_do_not_change_packets_and_bursts() -> None:
     assert (link.packet_bytes, link.bucket_bytes, link.queue_bytes) == (64 << 10, 128 << 10, 500_000)
 
 
-def test_a_slow_link_names_the_queue_that_it_has() -> None:
+def test_a_slow_link_reports_its_actual_queue() -> None:
     link = Link(rate_mbit=100)
     assert link.queue_bytes == 16 * FRAME_BYTES
     assert link.name == "100 Mbit/s, 1.94 ms"

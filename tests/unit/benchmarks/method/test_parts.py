@@ -15,7 +15,7 @@ def known(folder: Path) -> tuple[dict[str, dict[str, object]], str]:
     return json.loads((folder / "all.json").read_text())["parts"], (folder / "all.txt").read_text()
 
 
-def test_what_is_known_is_written_after_each_part(tmp_path: Path) -> None:
+def test_results_are_written_after_each_part(tmp_path: Path) -> None:
     run = Parts("all", tmp_path / "new")
     assert run.run(Part("one", "json.tool --help", 30)).exit_code == 0
     parts, text = known(tmp_path / "new")
@@ -33,12 +33,12 @@ def test_a_part_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert (outcome.exit_code, outcome.why) == (None, "not done within 1 s")
 
 
-def test_all_parts_have_a_limit_together(tmp_path: Path) -> None:
+def test_all_parts_share_a_time_limit(tmp_path: Path) -> None:
     outcome = Parts("all", tmp_path, limit_s=4.0).run(Part("late", "json.tool --help", 30))
     assert outcome.text == "did not run: no time is left"
 
 
-def test_another_command_runs_where_something_is_missing(tmp_path: Path) -> None:
+def test_an_alternative_command_runs_if_something_is_missing(tmp_path: Path) -> None:
     run = Parts("all", tmp_path)
     run.missing["links"] = "no tc"
     links = frozenset({"links"})
@@ -48,7 +48,7 @@ def test_another_command_runs_where_something_is_missing(tmp_path: Path) -> None
     assert outcome.why == "links: no tc"
 
 
-def test_what_a_part_writes_is_kept(tmp_path: Path) -> None:
+def test_a_parts_results_are_kept(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.write_text("{}")
     run = Parts("all", tmp_path)

@@ -60,7 +60,7 @@ def row(workers: int) -> Row:
     return Row(shape, "all-reduce", MIB, 1, measured)
 
 
-def test_the_time_left_follows_from_the_weights_of_what_is_done() -> None:
+def test_the_time_left_follows_from_the_weights_of_finished_rows() -> None:
     said: list[str] = []
     times = iter([100.0, 110.0, 130.0, 400.0])
     progress = Progress([1.0, 2.0, 30.0], said.append, lambda: next(times))
@@ -83,7 +83,7 @@ def row_shape(rate_mbit: float) -> Shape:
     return Shape(workers=2, reducers=1, link=Link(rate_mbit=rate_mbit))
 
 
-def test_sigterm_keeps_what_is_there() -> None:
+def test_sigterm_keeps_the_results_so_far() -> None:
     said: list[str] = []
     with pytest.raises(SystemExit) as found, kept("tool", lambda: said.append("kept")):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -114,7 +114,7 @@ def test_an_interrupted_tool_shows_and_writes_its_rows(
     assert len(json.loads(path.read_text())["rows"]) == 1
 
 
-def test_an_interrupted_suite_too(tmp_path: Path) -> None:
+def test_an_interrupted_suite_keeps_its_rows(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_suite.py").write_text(SUITE)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

@@ -25,7 +25,7 @@ from benchmarks.numerics.accuracy_sums import (
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # `reduction.codecs` sets this for itself
 
 
-def test_the_ring_begins_each_chunk_on_the_rank_before_and_goes_down():
+def test_the_ring_starts_each_chunk_on_the_previous_rank_and_descends():
     # 256 + 1 is 256 in bfloat16 (ties to even), 1 + 1 + 256 is 258, so the sum shows the order.
     rows = torch.tensor([[1.0] * 6, [1.0] * 6, [256.0] * 6], dtype=torch.bfloat16)
     # Chunk 0: ranks 2, 1, 0. Chunk 1: 0, 2, 1. Chunk 2: 1, 0, 2.
@@ -43,7 +43,7 @@ def test_large_tensors_have_more_segments():
     assert torch.equal(ring(rows), rows.sum(0))
 
 
-def test_errors_are_shares_of_the_largest_truth():
+def test_errors_are_relative_to_the_largest_true_value():
     errors = Errors.of(np.array([1.0, 2.0, -4.0], np.float32), np.array([1.0, 1.0, -5.0]))
     assert errors == (0.2, pytest.approx(2 / 15))
     assert errors.over(Errors(0.4, 2 / 15)) == (0.5, pytest.approx(1.0))
@@ -63,7 +63,7 @@ def test_bf16_is_the_rounded_fold():
     assert inexact("normal", normal(5, 1000)) == []
 
 
-def test_another_ring_is_noticed():
+def test_a_different_ring_is_detected():
     averages = {"bf16": np.zeros(3, np.float32)}
     assert unlike("normal", 2, averages, averages) == []
     [problem] = unlike("normal", 2, averages, {"bf16": np.array([0, 1, 0], np.float32)})
@@ -88,7 +88,7 @@ def row(worst, mean, *, workers=8, wire="bf16"):
     return {"data": "made", "workers": workers, "wire": wire} | errors
 
 
-def test_limits_are_for_bf16_of_eight():
+def test_limits_apply_to_bf16_with_eight_workers():
     assert broken([row(0.3, 0.5), row(9, 9, workers=4), row(9, 9, wire="int8")]) == []
     worst, mean = broken([row(0.31, float("nan"))])
     assert "worst error of bf16 is 0.310" in worst

@@ -18,24 +18,24 @@ def trained(name, wire, *last):
     return Run(Way(name, wire), losses, nbytes=[100.0 * step for step in range(1, 21)])
 
 
-def test_what_a_ring_sends_and_receives():
+def test_bytes_that_a_ring_sends_and_receives():
     numel = 5000 + 100 + 12
     assert torch_bytes("none", SHAPES, 0, 2) == 2 * 4 * numel
     assert torch_bytes("none", SHAPES, 0, 4) == 2 * 1.5 * 4 * numel
     assert torch_bytes("bf16_hook", SHAPES, 0, 2) == torch_bytes("fp16_hook", SHAPES, 0, 2) == 2 * 2 * numel
 
 
-def test_powersgd_sends_factors_of_what_is_worth_it():
+def test_powersgd_sends_factors_where_they_save_bytes():
     assert torch_bytes("powersgd", SHAPES, POWER_START - 1, 2) == torch_bytes("none", SHAPES, 0, 2)
     # 150 x 2 of the first; the others are not matrices, or too small.
     assert torch_bytes("powersgd", SHAPES, POWER_START, 2) == 2 * 4 * (300 + 100 + 12)
 
 
-def test_fp32_is_always_there_and_first():
+def test_fp32_is_always_included_and_first():
     assert [way.name for way in ways(["int8"], ["none"])] == ["ours, fp32", "ours, int8", "none"]
 
 
-def test_the_last_tenth_is_compared():
+def test_the_last_tenth_of_training_is_compared():
     found = [
         trained("ours, fp32", "fp32", 1.0, 1.0),
         trained("ours, int8", "int8", 1.0, 1.018),
@@ -50,7 +50,7 @@ def test_the_last_tenth_is_compared():
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_models_learn_from_batches_that_follow_from_the_step(name):
+def test_batches_are_determined_by_step_and_rank(name):
     learner = LEARNERS[name]()
     model = learner.build()
     first, again, of_another, later = (

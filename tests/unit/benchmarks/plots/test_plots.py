@@ -25,7 +25,7 @@ def test_one_turn_has_quartiles_too() -> None:
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
 
 
-def test_bandwidth_on_links_has_the_bounds() -> None:
+def test_the_bandwidth_figure_shows_the_bounds() -> None:
     axes, *others = drawn(suite.by_workers(made.shaped_rows())).axes
     assert not others, "only one kind of links has several numbers of workers"
     lines = {line.get_label(): [float(y) for y in line.get_ydata()] for line in axes.get_lines()}
@@ -49,7 +49,7 @@ def test_a_step_has_a_bar_for_each_contender() -> None:
     assert all("(ms)" in axes.get_ylabel() for axes in figure.axes)
 
 
-def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "DPI", 20)  # for speed
     source = tmp_path / "latest.json"
     source.write_text(json.dumps(made.latest(*made.loopback_rows(), *made.shaped_rows())))
@@ -63,7 +63,7 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("content", ["no JSON", '{"format": 1, "rows": []}'])
-def test_a_wrong_file_is_refused(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_file_is_refused(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "latest.json"
     source.write_text(content)
     monkeypatch.setattr("sys.argv", ["plots", str(source)])

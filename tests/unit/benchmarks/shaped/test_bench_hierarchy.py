@@ -30,7 +30,7 @@ def measured(turns: list[float], node_bytes: int) -> Measurement:
     return Measurement(turns=turns, worker_cpu_s=3.0, traffic=traffic)
 
 
-def test_the_table_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_a_training_run(monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments(monkeypatch, "--train", "--nodes", "2")
     assert (given.size, given.reducers) == (gradient_bytes(NARROW["transformer"]), 2)
     size = given.size
@@ -64,7 +64,9 @@ def test_the_table_of_all_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].startswith("| Gloo ring")
 
 
-def test_a_training_has_no_size(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_run_takes_no_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         arguments(monkeypatch, "--train", "--size", "1MiB")
     assert "not allowed with argument" in capsys.readouterr().err

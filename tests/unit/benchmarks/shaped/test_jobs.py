@@ -15,7 +15,7 @@ def test_jobs_that_share_evenly_lose_nothing() -> None:
     assert (round_.part, round_.lost) == (1.0, 0.0)
 
 
-def test_the_slower_job_is_judged_by_what_it_had_done_when_the_other_was_done() -> None:
+def test_the_slower_job_is_judged_by_its_progress_when_the_other_finished() -> None:
     # Alone in the last 0.7 s, the slower job reduced 0.7 of its tensor.
     round_ = Round(alone=[1.0, 1.0], both=[1.5, 2.2])
     assert round_.part == pytest.approx(0.3)

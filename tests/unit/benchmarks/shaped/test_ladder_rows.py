@@ -24,7 +24,7 @@ def epochs(**seconds: list[float]) -> dict[str, list[ladder.Epoch]]:
     }
 
 
-def test_where_the_ranks_are() -> None:
+def test_ranks_are_placed_on_their_hosts() -> None:
     assert ladder.hosts_of("one", NODES, 2) == NODES[:1]
     assert ladder.hosts_of("dataparallel", NODES, 2) == NODES[:1]
     assert ladder.hosts_of("ddp", NODES, 2) == ladder.hosts_of("reducers", NODES, 2) == NODES

@@ -28,7 +28,7 @@ def run(name, wire, seconds, reached=STEPS):
 REFERENCE = run("ours, fp32", "fp32", 1.0, 50)
 
 
-def test_the_target_is_reached_when_the_mean_of_the_last_steps_has():
+def test_the_target_is_reached_when_the_mean_of_recent_steps_reaches_it():
     assert target_of(REFERENCE, STEPS) == pytest.approx(1.01)
     assert steps_to(REFERENCE, 1.01) == 50 + WINDOW
     assert steps_to(REFERENCE, 1.5) == 50 + WINDOW // 2
@@ -38,7 +38,7 @@ def test_the_target_is_reached_when_the_mean_of_the_last_steps_has():
     assert steps_to(Run(Way("new", None)), 1.0) is None
 
 
-def test_who_is_too_slow_is_named():
+def test_methods_that_are_too_slow_are_named():
     runs = [
         REFERENCE,
         run("ours, int8", "int8", 0.5, 60),
@@ -57,7 +57,7 @@ def test_who_is_too_slow_is_named():
     assert len(figure(runs, 1.0).axes[0].get_lines()) == len(runs) + 1
 
 
-def test_a_figure_is_drawn_from_a_result_as_from_its_runs():
+def test_a_figure_from_a_saved_result_equals_one_from_its_runs():
     runs = [REFERENCE, run("local SGD, Gloo", None, 0.1)]
     document = {"settings": {"steps": STEPS}, "runs": [asdict(one) for one in runs]}
     drawn = of(json.loads(json.dumps(document)))

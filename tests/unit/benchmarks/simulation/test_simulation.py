@@ -37,7 +37,7 @@ def arrivals(connections, nbytes):
     return [seen[number] for number in range(len(connections))]
 
 
-def test_events_happen_in_the_order_of_their_times_and_then_of_their_making():
+def test_events_happen_in_order_of_time_and_then_of_creation():
     clock, seen = Clock(), []
     for time, name in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
         clock.at(time, lambda name=name: seen.append((clock.now, name)))
@@ -79,7 +79,7 @@ def test_the_senders_own_queue_loses_nothing():
     assert connection.sent.lost == 0
 
 
-def test_what_a_switch_drops_is_counted_and_comes_after_a_time_out():
+def test_packets_dropped_by_a_switch_are_counted_and_arrive_after_a_timeout():
     clock, target = Clock(), host("to", queue=2.2 * PACKET_BYTES)
     crowd = [Connection(clock, host("from"), target) for _ in range(3)]
     packet_s = PACKET_BYTES * OVERHEAD / RATE
@@ -110,7 +110,7 @@ def test_any_number_of_reducers_comes_near_what_the_links_allow(reducers, best):
     assert len(outcome.weights) == reducers + (4 if reducers < 4 else 0)
 
 
-def test_without_reducers_on_the_workers_hosts_few_are_slower_than_a_ring():
+def test_a_few_reducers_on_separate_hosts_are_slower_than_a_ring():
     outcome = simulate(
         Setting(workers=4, reducers=2, link=Link(rate_mbit=200, latency_ms=LONG_QUEUE_MS)), 16 * MIB, 3
     )
@@ -146,7 +146,7 @@ def test_the_same_setting_takes_the_same_time():
     assert simulate(setting, MIB, 3) == simulate(setting, MIB, 3)
 
 
-def test_a_job_makes_room_for_another_and_has_its_links_again_and_small_sums_are_not_slower():
+def test_a_job_yields_to_another_then_regains_its_links_and_small_sums_are_not_slower():
     world = World(Setting(workers=4, reducers=4, link=SHORT, cpu=0))
     alone = [world.all_reduce(16 * MIB) for _ in range(4)][-1]
     other = World(world.setting, beside=world)
@@ -189,13 +189,13 @@ def test_it_agrees_with_what_the_lab_has_measured(one):
     assert row["simulated_s"] == pytest.approx(row["lab_s"], rel=0.1)
 
 
-def test_what_the_lab_has_measured():
+def test_the_lab_measurements_are_complete():
     few, short = lab("few-reducers"), lab("paced")
     assert [(one.setting.workers, one.setting.reducers) for one in few] == [(4, k) for k in range(5)]
     assert [one.busy for one in short] == [0, 0, 0, 1, 1, 1, 1]
 
 
-def test_what_is_not_simulated_is_told():
+def test_unsimulated_effects_are_listed():
     setting = Setting(workers=4, reducers=1, link=SHORT)
     row = compare(Measured(setting, 4 * MIB, 1.0, BUSY_MAX + 0.01))
     assert row["not_simulated"] == ["busy cores"]

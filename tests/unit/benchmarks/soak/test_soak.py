@@ -65,7 +65,7 @@ def test_growth_beyond_the_allowance_is_named(last: dict[str, int], grew: tuple[
     assert rising(**last).grew == grew
 
 
-def test_one_high_sample_is_no_growth() -> None:
+def test_a_single_high_sample_is_not_growth() -> None:
     peak = replace(BASE, rss_bytes=900 * MIB)
     assert verdict(*[BASE] * 18, peak, BASE, BASE).grew == ()
 
@@ -96,7 +96,7 @@ def test_a_footprint_of_another_process() -> None:
     assert found.heap_bytes is None
 
 
-def test_regions_are_counted_apart() -> None:
+def test_regions_are_counted_separately() -> None:
     before = footprint(os.getpid())
     memory = OwnMemory()
     memory.want()

@@ -44,7 +44,7 @@ def run(*options, **variables):
         (["--facts", "/nowhere"], "No such file"),
     ],
 )
-def test_what_it_cannot_take(options, text):
+def test_invalid_options_are_refused(options, text):
     result = run(*options)
     assert result.exit_code == 2
     assert text in " ".join(result.output.split()), result.output
@@ -66,7 +66,7 @@ def test_a_token_of_another_job_needs_that_jobs_name(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"workers": []}', "no JSON", "[" * 100_000])
-def test_what_is_no_document(tmp_path, text):
+def test_invalid_facts_files_are_refused(tmp_path, text):
     path = tmp_path / "facts.json"
     path.write_text(text)
     result = run("--facts", str(path))
@@ -96,7 +96,7 @@ def test_exit_codes_and_json(tmp_path):
     assert "with the current reducers" in " ".join(result.output.split())
 
 
-def test_its_costs_are_those_of_the_planner(tmp_path):
+def test_its_costs_match_the_planners(tmp_path):
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(asdict(healthy())))
     prices = ["--worker-price", "1.4", "--reducer-price", "0.8", "--steps", "5000"]

@@ -23,7 +23,7 @@ VERTEX = NOBODY | {
 RANGE = PortRange(7000, 7009)
 
 
-def test_a_platform():
+def test_the_platforms_address():
     address = own_address(None, None, VERTEX)
     assert address.bind == "0.0.0.0:2222"
     assert str(address) == "0.0.0.0:2222, because CLUSTER_SPEC says that this is reducer 1 of 2"
@@ -43,7 +43,7 @@ def test_a_platform():
         ("0", RANGE, NOBODY, "127.0.0.1:7000"),
     ],
 )
-def test_what_was_given_counts_first(given, port_range, environ, bind):
+def test_explicit_options_take_precedence(given, port_range, environ, bind):
     assert own_address(given, port_range, environ).bind == bind
 
 

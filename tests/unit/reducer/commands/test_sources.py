@@ -30,7 +30,7 @@ def shown(output):
     return tomllib.loads(output)
 
 
-def test_the_command_line_wins_over_variables_over_the_file(checked):
+def test_the_command_line_overrides_variables_which_override_the_file(checked):
     file = "data-port = 4\nmetrics-port = 5\ndrain-timeout = 6\ninsecure = true\n"
     variables = {"REDUCER_DATA_PORT": "14", "REDUCER_METRICS_PORT": "15"}
     code, output = checked("--data-port", "24", file=file, **variables)
@@ -40,7 +40,7 @@ def test_the_command_line_wins_over_variables_over_the_file(checked):
     assert [values[name] for name in names] == [24, 15, 6.0, True]
 
 
-def test_the_settings_are_a_file_that_says_where_each_is_from(checked, tmp_path):
+def test_the_settings_are_shown_as_a_file_with_the_source_of_each(checked, tmp_path):
     name = 'a "b"\\c'
     code, output = checked(
         "--trace", name, file="drain-timeout = 6\n", REDUCER_BIND="127.0.0.1:7", REDUCER_LINK="25G"
@@ -68,7 +68,7 @@ def test_the_file_may_be_named_by_a_variable(checked, tmp_path):
     assert values["log-format"] == "json"
 
 
-def test_an_empty_variable_is_none(checked):
+def test_an_empty_variable_counts_as_unset(checked):
     code, output = checked(REDUCER_BIND="", REDUCER_MEMORY_LIMIT="")
     assert code == 0, output
     assert shown(output)["bind"] == "127.0.0.1:50051"
@@ -92,13 +92,13 @@ def test_an_empty_variable_is_none(checked):
         ("exit-after-job = -1", "--exit-after-job -1: must be 0 or more seconds"),
     ],
 )
-def test_a_wrong_file_is_refused(checked, file, text):
+def test_an_invalid_file_is_refused(checked, file, text):
     code, output = checked(file=file)
     assert code == 2
     assert text in " ".join(output.split())
 
 
-def test_a_file_that_is_not_there(checked):
+def test_a_missing_file_is_refused(checked):
     code, output = checked("--config", "/nowhere/x.toml")
     assert code == 2
     assert "/nowhere/x.toml: No such file or directory" in output
@@ -119,13 +119,13 @@ def test_a_file_that_is_not_there(checked):
         ({"REDUCER_CONFIG": ""}, "REDUCER_CONFIG is empty: name a file, or unset it"),
     ],
 )
-def test_a_wrong_variable_is_named(checked, variables, text):
+def test_an_invalid_variable_is_named(checked, variables, text):
     code, output = checked(**variables)
     assert code == 2
     assert text in " ".join(output.split())
 
 
-def test_other_empty_variables_count_as_not_set_and_the_command_line_counts_first(checked, tmp_path):
+def test_other_empty_variables_count_as_unset_and_the_command_line_takes_precedence(checked, tmp_path):
     (tmp_path / "tokens").write_text("*:0123456789abcdef\n")
     code, output = checked(
         "--token-file", str(tmp_path / "tokens"), REDUCER_BIND="", REDUCER_TRACE="", REDUCER_TOKEN_FILE=""
@@ -133,7 +133,7 @@ def test_other_empty_variables_count_as_not_set_and_the_command_line_counts_firs
     assert code == 0, output
 
 
-def test_a_mistyped_variable_is_warned_of_and_those_of_kubernetes_are_not(checked, caplog):
+def test_a_mistyped_variable_is_warned_about_but_those_of_kubernetes_are_not(checked, caplog):
     variables = {"REDUCER_BINT": "1", "REDUCER_PORT": "tcp://1.2.3.4:5", "REDUCER_SERVICE_HOST": "1.2.3.4"}
     code, _ = checked(**variables)
     assert code == 0

@@ -5,7 +5,7 @@ import pytest
 from reducer.core.fair_shares import Account, Shares, account_of
 
 
-def test_rails_pay_with_their_job():
+def test_rails_count_toward_their_job():
     assert account_of("job@3", "line") == Account("job", "line")
     assert account_of("job") == Account("job")
 
@@ -24,14 +24,14 @@ def test_a_job_gets_three_quarters_of_what_others_leave():
     assert shares.free(Account("job 0")) == 576  # of 769
 
 
-def test_what_a_job_takes_piece_by_piece_is_no_more():
+def test_a_job_gets_no_more_by_taking_piece_by_piece():
     shares = Shares(1000)
     for _ in range(5):
         shares.take(Account("job"), min(200, shares.free(Account("job"))))
     assert shares.taken == 750
 
 
-def test_the_jobs_of_a_token_pay_together():
+def test_the_jobs_of_a_token_share_an_account():
     shares = Shares(1024)
     for number in range(20):
         account = Account(f"job {number}", "a")
@@ -42,7 +42,7 @@ def test_the_jobs_of_a_token_pay_together():
 
 
 @pytest.mark.parametrize("limit", [0, 100])
-def test_nothing_is_free_below_a_limit_that_was_lowered(limit):
+def test_nothing_is_free_if_a_lowered_limit_is_exceeded(limit):
     shares = Shares(1000)
     shares.take(Account("job"), 500)
     shares.limit = limit

@@ -28,14 +28,14 @@ TINY = {"collective": Collective(ReduceOp.SUM, DType.FLOAT32, 0, 7), "payload": 
 
 
 @pytest.mark.parametrize(("lost", "bringer", "told"), [((), 0, (1, 2)), ((), 1, (2,)), ((2,), 0, (1,))])
-def test_the_first_hello_brings_the_configuration_to_all_who_are_there_but_rank_0(lost, bringer, told):
+def test_the_first_hello_brings_the_configuration_to_all_present_ranks_but_rank_0(lost, bringer, told):
     scene = Scene(3)
     for rank in lost:
         scene.lose(rank)
     assert scene.hello(bringer) == to_all(Configure(configuration()), *told)
 
 
-def test_the_epoch_starts_from_the_smallest_held_once_all_have_said_hello_on_their_present_streams():
+def test_the_epoch_starts_from_the_smallest_held_once_all_have_sent_hello_on_their_current_streams():
     scene = Scene(3)
     scene.hello(0, held=7)
     scene.hello(2, held=5)
@@ -45,13 +45,13 @@ def test_the_epoch_starts_from_the_smallest_held_once_all_have_said_hello_on_the
     assert scene.hello(9, held=7) == to_all(Start(1, 5), 9, 1, 2)
 
 
-def test_what_belongs_to_an_older_epoch_is_ignored():
+def test_frames_of_an_older_epoch_are_ignored():
     scene = running(epoch=2)
     assert scene.hello(1, epoch=1) == scene.push(0, epoch=1) == []
 
 
 @pytest.mark.parametrize("is_noticed", [False, True])
-def test_who_comes_back_in_a_running_epoch_counts_only_in_the_next_one(is_noticed):
+def test_a_rank_that_returns_in_a_running_epoch_counts_only_in_the_next_one(is_noticed):
     """Pushes on its old stream may be lost. Rank 0 is notified of that and starts a new epoch."""
     scene = running()
     if is_noticed:
@@ -147,7 +147,7 @@ def test_a_fault_of_one_rank_ends_the_job_for_all_and_frees_its_accumulators(mak
 # ---- Push ----
 
 
-def test_contributions_are_folded_in_rank_order_and_the_result_goes_to_the_ranks_that_are_there():
+def test_contributions_are_folded_in_rank_order_and_the_result_goes_to_the_ranks_present():
     scene = running(3)
     assert scene.push(1) == []
     scene.lose(1)
@@ -156,7 +156,7 @@ def test_contributions_are_folded_in_rank_order_and_the_result_goes_to_the_ranks
     assert scene.job.slots == {}
 
 
-def test_an_average_divides_by_all_processes_whose_sums_the_contributions_are():
+def test_an_average_divides_by_all_processes_behind_the_contributions():
     scene = running(local_size=4)
     scene.push(0)
     assert scene.push(1)[-1].divisor == 8

@@ -21,7 +21,7 @@ from reducer.core.actions import Close, Send
 from reducer.core.events import Drain, Ended
 
 
-def test_whose_process_has_ended_is_told_to_those_who_decide():
+def test_the_end_of_a_lost_ranks_process_is_reported_to_rank_0():
     scene = running(3)
     assert scene.jobs.handle(Ended("job", "", 1, nonce(1)), 0.0) == [], "it is there"
     scene.lose(1)
@@ -36,7 +36,7 @@ def test_whose_process_has_ended_is_told_to_those_who_decide():
 # ---- the minimum ----
 
 
-def test_the_minimum_rises_with_the_slowest_rank_and_is_told_after_10_ms():
+def test_the_minimum_rises_with_the_slowest_rank_and_is_sent_after_10_ms():
     scene = running(3)
     assert scene.receive(0, Ack(5), now=1.0) == scene.receive(1, Ack(4), now=1.0) == []
     assert scene.tick(2.0) == []
@@ -46,7 +46,7 @@ def test_the_minimum_rises_with_the_slowest_rank_and_is_told_after_10_ms():
     assert scene.tick(9.0) == []
 
 
-def test_a_result_carries_the_minimum_and_spares_the_message():
+def test_a_result_carries_the_minimum_and_saves_a_message():
     scene = running()
     scene.receive(0, Ack(4), now=1.0)
     scene.push(0, seq=4, held=4, now=1.0)
@@ -54,7 +54,7 @@ def test_a_result_carries_the_minimum_and_spares_the_message():
     assert scene.tick(9.0) == []
 
 
-def test_what_a_rank_holds_never_falls_and_counts_while_it_is_lost():
+def test_held_never_falls_and_still_counts_while_the_rank_is_lost():
     scene = running()
     for rank, held in ((0, 5), (1, 5), (1, 2)):
         scene.receive(rank, Ack(held))
@@ -65,7 +65,7 @@ def test_what_a_rank_holds_never_falls_and_counts_while_it_is_lost():
     assert scene.tick(2.0) == to_all(Minimum(6), 0)
 
 
-def test_a_rank_that_never_came_holds_nothing():
+def test_a_rank_that_never_joined_holds_nothing():
     scene = Scene(3, joined=2)
     scene.receive(0, Ack(5))
     scene.receive(1, Ack(5))
@@ -75,7 +75,7 @@ def test_a_rank_that_never_came_holds_nothing():
 # ---- presence ----
 
 
-def test_rank_0_hears_of_every_change_the_others_only_of_rank_0_and_of_who_has_left():
+def test_rank_0_is_notified_of_every_change_and_others_only_of_rank_0_and_departures():
     scene = Scene(4, joined=2)
     assert scene.join(2)[1:] == [*to_all(seen(0, "P"), 2), *to_all(seen(2, "P"), 0)]
     assert scene.lose(1) == to_all(seen(1, "L"), 0)
@@ -89,19 +89,19 @@ def test_rank_0_hears_of_every_change_the_others_only_of_rank_0_and_of_who_has_l
     ]
 
 
-def test_before_rank_0_has_come_there_is_nobody_to_hear_of_but_draining_is_told():
+def test_before_rank_0_joins_no_peers_are_reported_but_draining_is():
     scene = Scene(2, joined=0)
     assert scene.join(1)[1:] == to_all(seen(), 1)
     assert scene.jobs.handle(Drain(), 0.0) == to_all(seen(draining=True), 1)
 
 
-def test_a_stream_that_replaces_another_shows_by_the_count():
+def test_a_replaced_stream_shows_in_the_stream_count():
     scene = Scene()
     replaced = [Close(1, None), Send(7, Welcome(REDUCER, CREDIT)), *to_all(seen(0, "P"), 7)]
     assert scene.join(1, stream=7) == [*replaced, *to_all(seen(1, "P", streams=2), 0)]
 
 
-def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
+def test_the_configuration_decides_whether_a_job_needs_this_reducer():
     scene = Scene()
     assert not scene.job.needs_this_reducer
     scene.hello(0)
@@ -111,7 +111,7 @@ def test_whether_a_job_needs_this_reducer_is_what_its_configuration_says():
 # ---- Goodbye ----
 
 
-def test_goodbye_ends_the_stream_and_brings_what_the_rank_holds_and_knows():
+def test_goodbye_ends_the_stream_and_carries_the_ranks_held_and_minimum():
     scene = running(3)
     scene.receive(0, Ack(5))
     scene.receive(2, Ack(5))
@@ -142,7 +142,7 @@ def test_goodbye_after_contributing_lets_the_others_finish():
     assert scene.push(0) == [fold(0, 0, 1), publish(0, streams=(0,))]
 
 
-def test_what_everybody_holds_may_be_pushed_again_after_a_goodbye():
+def test_a_collective_held_by_all_may_be_pushed_again_after_a_goodbye():
     # An epoch requested it, and no rank waits for the result.
     scene = running()
     scene.receive(0, Ack(1))
@@ -164,7 +164,7 @@ def test_a_rank_that_leaves_again_and_again_is_recorded_once():
 @pytest.mark.parametrize(
     ("code", "error"), [(WorkerLost.code, WorkerLost), *[(code, ReductionError) for code in (0, 14, 99)]]
 )
-def test_an_abort_is_relayed_with_its_cause_to_all_who_are_there(code, error):
+def test_an_abort_is_relayed_with_its_cause_to_all_ranks_present(code, error):
     """An unknown code of another version is relayed as an internal error."""
     scene = running(4)
     for rank in (0, 3):
@@ -175,7 +175,7 @@ def test_an_abort_is_relayed_with_its_cause_to_all_who_are_there(code, error):
     assert scene.jobs.streams == {}
 
 
-def test_counters_count_what_was_taken_and_what_was_sent():
+def test_received_and_sent_bytes_are_counted():
     scene = running(3)
     for rank in range(3):
         scene.push(rank)

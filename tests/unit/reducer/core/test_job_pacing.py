@@ -31,13 +31,13 @@ def told(actions):
     }
 
 
-def test_without_losses_nothing_is_paced_or_told(jobs):
+def test_without_losses_nothing_is_paced_or_reported(jobs):
     actions = jobs.handle(Tick({10: Sent(), 11: Sent()}), 1.0)
     actions += jobs.handle(Tick({10: Sent(10**6, 10**3), 11: Sent(10**6, 10**3)}), 1.0 + TICK_S)
     assert actions == []
 
 
-def test_its_own_losses_slow_down_results_and_all_ranks_hear_of_it(jobs):
+def test_its_own_losses_slow_down_results_and_all_ranks_are_notified(jobs):
     jobs.handle(Tick({10: Sent(), 11: Sent()}), 1.0)
     after = {10: Sent(2 * 10**6, 2000, 100), 11: Sent(2 * 10**6, 2000)}
     actions = jobs.handle(Tick(after), 1.0 + TICK_S)
@@ -51,7 +51,7 @@ def test_its_own_losses_slow_down_results_and_all_ranks_hear_of_it(jobs):
     assert job.pacing.own == own
 
 
-def test_a_stream_is_paced_no_more_once_nobody_knows_a_limit(jobs):
+def test_a_stream_is_no_longer_paced_once_no_limit_is_known(jobs):
     receive(jobs, 11, LinkRate(20_000_000))
     jobs.handle(Tick(), 1.0)
     receive(jobs, 11, LinkRate(0))
@@ -78,7 +78,7 @@ def test_a_rank_that_is_gone_does_not_slow_down_the_others(jobs):
     assert told(jobs.handle(Tick(), 1.4)) == {10: 40_000_000, 12: 40_000_000}
 
 
-def test_before_the_first_epoch_nothing_happens():
+def test_before_the_first_epoch_no_rate_is_reported():
     jobs = make_jobs()
     receive(jobs, 10, join(0))
     receive(jobs, 10, LinkRate(20_000_000))
@@ -96,7 +96,7 @@ def test_streams_within_the_host_are_not_paced():
     assert paced(jobs.handle(Tick(), 1.0)) == {11: 30_000_000}
 
 
-def test_only_jobs_that_have_sent_results_are_asked(jobs):
+def test_only_streams_of_jobs_that_have_sent_results_are_polled(jobs):
     assert jobs.sending() == []
     jobs.note_sent(10, 1000)
     assert jobs.sending() == [10, 11]

@@ -15,7 +15,7 @@ def warnings(actions):
     return [action.text for action in actions if isinstance(action, Warn)]
 
 
-def test_all_ranks_hear_for_whom_a_chunk_waits_and_again():
+def test_all_ranks_are_repeatedly_notified_of_missing_ranks():
     scene = running(3)
     scene.push(1, now=10.0)
     assert scene.tick(10.4) == []
@@ -25,7 +25,7 @@ def test_all_ranks_hear_for_whom_a_chunk_waits_and_again():
     assert scene.tick(11.0) == to_all(Waiting(0, 0, 1.0, 1, (absent(2),)), 0, 1, 2)
 
 
-def test_an_epoch_that_does_not_start_names_who_said_no_hello():
+def test_an_epoch_that_does_not_start_names_ranks_without_hello():
     scene = Scene(3)
     scene.hello(1, now=10.0)
     assert scene.tick(10.4) == []
@@ -36,7 +36,7 @@ def test_an_epoch_that_does_not_start_names_who_said_no_hello():
     assert scene.tick(20.0) == []
 
 
-def test_the_news_is_of_the_oldest_chunk_and_ends_with_it():
+def test_the_report_is_about_the_oldest_chunk_and_ends_with_it():
     scene = running()
     scene.push(0, 0, now=1.0)
     scene.push(0, 1, now=2.0)
@@ -56,7 +56,7 @@ def test_a_rank_that_is_lost_is_named_as_lost():
     assert str(news.frame) == "rank 1 (h1, lost)"
 
 
-def test_eight_are_named_and_the_others_counted():
+def test_eight_missing_ranks_are_named_and_the_rest_counted():
     scene = running(12)
     scene.push(0, now=0.0)
     actions = scene.tick(6.0)
@@ -82,14 +82,14 @@ def test_the_operator_is_warned_once_for_each_collective():
     assert text.startswith(f"job=job rank=1 collective 1 ({SUM}) has waited 10 s")
 
 
-def test_the_operator_hears_of_an_epoch_once():
+def test_the_operator_is_warned_once_about_an_epoch():
     scene = Scene(2)
     scene.hello(0, now=0.0)
     texts = [text for now in range(20) for text in warnings(scene.tick(float(now)))]
     assert texts == ["job=job rank=1 epoch 1 has waited 5 s for rank 1 (h1)"]
 
 
-def test_who_was_last_is_counted_and_the_time_in_which_it_alone_was_missing():
+def test_the_last_rank_is_counted_with_the_time_when_it_alone_was_missing():
     scene = running(3)
     for rank, now in [(2, 1.0), (0, 1.5), (1, 3.0)]:
         scene.push(rank, now=now)

@@ -36,13 +36,13 @@ def jobs():
 # ---- one stream's own faults ----
 
 
-def test_bytes_that_are_no_frame_end_a_stream_that_has_not_joined():
+def test_malformed_frames_end_a_stream_that_has_not_joined():
     error = MalformedFrame("no frame")
     assert make_jobs().handle(Rejected(10, error), 0.0) == refused(10, error)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_ends_a_ranks_stream_for_good_reaches_the_others_as_it_is(jobs, rank):
+def test_a_fatal_stream_error_reaches_the_other_ranks_unchanged(jobs, rank):
     """It must not look like a lost rank, because its worker treats the Abort as final and never returns."""
     told = f"rank {rank} (host{rank}): no frame"
     actions = jobs.handle(Rejected(10 + rank, MalformedFrame("no frame")), 0.0)
@@ -50,7 +50,7 @@ def test_what_ends_a_ranks_stream_for_good_reaches_the_others_as_it_is(jobs, ran
     assert jobs.failures["job", OLD].args == (told,)
 
 
-def test_damage_on_the_way_costs_the_stream_only(jobs):
+def test_damage_in_transit_costs_only_the_stream(jobs):
     lost = Peers((peer(1, Presence.LOST),), draining=False)
     actions = jobs.handle(Rejected(11, DataCorrupted("a bit")), 0.0)
     assert ends(actions, [11], DataCorrupted, "a bit") == [Send(10, lost)]
@@ -78,7 +78,7 @@ def test_job_numbers_are_never_used_twice(jobs):
 # ---- draining ----
 
 
-def test_draining_is_told_to_all_and_a_live_job_may_still_be_joined_but_no_new_one():
+def test_draining_is_announced_to_all_and_live_jobs_may_still_be_joined_but_no_new_ones():
     jobs = make_jobs()
     receive(jobs, 10, join(0))
     assert jobs.handle(Drain(), 0.0) == [Send(10, Peers((), draining=True))]
@@ -90,7 +90,7 @@ def test_draining_is_told_to_all_and_a_live_job_may_still_be_joined_but_no_new_o
     assert ends(receive(jobs, 20, join(0, job="new")), [20], ReducerDraining, "'new'") == []
 
 
-def test_a_new_life_that_is_refused_does_not_make_the_old_one_vanish_in_silence(jobs):
+def test_a_refused_new_life_does_not_end_the_old_one_silently(jobs):
     receive(jobs, 10, PUSH)
     jobs.handle(Lost(10), 0.0)
     jobs.handle(Drain(), 0.0)

@@ -75,7 +75,7 @@ def live(lost=()):
 # ---- the first Join ----
 
 
-def test_no_such_job_makes_one_and_reserves_its_memory():
+def test_joining_an_unknown_job_creates_it_and_reserves_memory():
     jobs = make_jobs()
     assert receive(jobs, 10, join(0)) == [welcome(10), sees(10, peer(0))]
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT) == 2 * 2 * CREDIT + JOB_FIXED_BYTES
@@ -87,12 +87,12 @@ def test_no_such_job_makes_one_and_reserves_its_memory():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
-def test_another_rank_may_come_first_and_without_the_instance():
+def test_another_rank_may_join_first_and_without_the_instance():
     jobs = forming(join(1, instance=b""))
     assert receive(jobs, 10, join(0)) == [welcome(10), sees(10, peer(0), peer(1)), sees(11, peer(0))]
 
 
-def test_no_memory_for_one_more_job_names_the_numbers_and_leaves_the_others():
+def test_a_lack_of_memory_for_a_new_job_is_explained_and_spares_the_others():
     jobs = make_jobs(memory_limit_bytes=2 * reservation(2, CREDIT) + 5)
     receive(jobs, 10, join(0))
     values = (
@@ -182,7 +182,7 @@ def test_the_groups_of_a_job_leave_some_streams_to_other_jobs(crowded):
     assert (crowded.seats.taken, crowded.memory.taken) == (0, 0)
 
 
-def test_ranks_hear_of_the_end_of_a_job_whose_next_life_finds_no_room(crowded):
+def test_ranks_learn_of_the_end_of_a_job_whose_next_life_finds_no_room(crowded):
     """The job held more than its share of the space that is left now that others have joined."""
     receive(crowded, 2, join(1, world_size=4096, group="group 0"))
     receive(crowded, 3, join(0, world_size=1536, job="other"))
@@ -246,7 +246,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("jobs", "who", "error", "values"), REFUSED)
-def test_who_is_refused_disturbs_nobody(jobs, who, error, values):
+def test_a_refused_join_disturbs_no_job(jobs, who, error, values):
     before = dict(jobs.streams), jobs.memory_reserved_bytes
     assert ends(receive(jobs, 20, who), [20], error, *values) == []
     assert (jobs.streams, jobs.memory_reserved_bytes) == before
@@ -273,20 +273,20 @@ def test_a_rank_of_another_life_is_stale():
         ),
     ],
 )
-def test_who_contradicts_a_job_that_is_forming_fails_all_ranks(first, second, values):
+def test_contradicting_a_job_that_is_forming_fails_all_ranks(first, second, values):
     jobs = forming(join(0, **first))
     assert ends(receive(jobs, 11, join(1, **second)), [10, 11], CollectiveMismatch, *values) == []
     assert jobs.by_name == {}
 
 
-def test_a_wire_dtype_that_is_known_is_welcome():
+def test_a_known_wire_dtype_is_accepted():
     assert receive(make_jobs(), 10, join(0, wire_dtype=DType.TOPK))[0] == welcome(10)
 
 
 # ---- the same job again ----
 
 
-def test_the_same_process_reconnects_and_rank_0_hears_that_there_is_another_stream():
+def test_the_same_process_reconnects_and_rank_0_is_notified_of_the_new_stream():
     jobs = make_jobs()
     configuration = running(jobs)
     assert receive(jobs, 21, join(1)) == [
@@ -300,7 +300,7 @@ def test_the_same_process_reconnects_and_rank_0_hears_that_there_is_another_stre
     assert receive(jobs, 21, Ack(0)) == []
 
 
-def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration():
+def test_rank_0_reconnects_without_a_configuration_and_all_are_notified():
     jobs = live()
     assert jobs.handle(Lost(10), 0.0) == [sees(11, peer(0, Presence.LOST))]
     assert receive(jobs, 20, join(0)) == [
@@ -310,7 +310,7 @@ def test_rank_0_reconnects_and_everybody_hears_it_but_it_needs_no_configuration(
     ]
 
 
-def test_a_reconnect_takes_what_the_rank_knows_of_the_minimum_and_nothing_else():
+def test_a_reconnect_takes_only_the_minimum_from_the_rank():
     jobs = live()
     receive(jobs, 20, join(0, minimum=7, instance=NEW))
     receive(jobs, 21, join(1, minimum=3))
@@ -328,7 +328,7 @@ def test_rank_0_of_a_new_life_ends_the_old_one():
     assert jobs.memory_reserved_bytes == reservation(2, CREDIT)
 
 
-def test_rank_0_may_come_to_ranks_that_do_not_know_the_instance_yet_and_ends_those_of_an_old_one():
+def test_rank_0_may_join_ranks_without_an_instance_and_ends_those_of_an_old_one():
     jobs = forming(join(1, instance=b"", world_size=3), join(2, world_size=3))  # the reducer is new
     actions = receive(jobs, 20, join(0, life=1, instance=NEW, world_size=3))
     assert ends(actions, [12], StaleInstance, "'job' was restarted by rank 0 on host0")[0] == welcome(20)
@@ -344,7 +344,7 @@ def test_a_new_process_of_a_lost_rank_starts_over_once_rank_0_is_gone():
     ]
 
 
-def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
+def test_a_new_process_of_a_lost_rank_attaches_if_rank_0_never_joined():
     jobs = forming(*[join(rank, world_size=3, instance=b"") for rank in (1, 2)], lost=[1])
     assert receive(jobs, 21, join(1, life=1, world_size=3, instance=b"")) == [welcome(21), sees(21)]
 
@@ -352,7 +352,7 @@ def test_a_new_process_of_a_lost_rank_attaches_while_rank_0_never_came():
 # ---- remembered failures ----
 
 
-def test_ranks_that_were_away_hear_why_their_job_failed_however_many_they_are():
+def test_any_number_of_absent_ranks_learn_why_their_job_failed():
     jobs = live(lost=[1])
     receive(jobs, 10, Abort(WorkerLost.code, "rank 1 is gone"))
     for stream in range(20, 30):
@@ -382,7 +382,7 @@ def test_a_failure_without_an_instance_is_not_remembered():
 # ---- groups ----
 
 
-def test_groups_of_one_name_are_jobs_of_their_own():
+def test_groups_of_one_job_name_are_separate_jobs():
     jobs = make_jobs()
     receive(jobs, 10, join(0, group="0,1"))
     receive(jobs, 11, join(0, instance=NEW, group="2,3", world_size=3))
@@ -399,7 +399,7 @@ def test_groups_of_one_name_are_jobs_of_their_own():
 # ---- identifying the run ----
 
 
-def test_a_rank_of_another_run_does_not_come_to_rank_0():
+def test_a_rank_of_another_run_cannot_join_rank_0():
     jobs = forming(join(0, run="x"))
     for rank, size in ((0, 2), (1, 2), (1, 3)):
         stranger = join(rank, life=1, instance=NEW if rank == 0 else b"", run="y", host="y", world_size=size)
@@ -408,14 +408,14 @@ def test_a_rank_of_another_run_does_not_come_to_rank_0():
     assert receive(jobs, 11, join(1, instance=b"", run="x"))[0] == welcome(11)
 
 
-def test_a_rank_of_another_run_does_not_come_to_those_who_wait_for_rank_0():
+def test_a_rank_of_another_run_cannot_join_ranks_waiting_for_rank_0():
     jobs = forming(*[join(rank, instance=b"", run="x", world_size=3) for rank in (2, 1)], lost=[1])
     actions = receive(jobs, 21, join(1, life=1, instance=b"", run="y", world_size=3))
     values = "job 'job' is live", "rank 2 on host2 and rank 1 on host1", "different runs"
     assert ends(actions, [21], JobBusy, *values) == []
 
 
-def test_rank_0_of_another_run_takes_the_name_from_those_who_wait_for_theirs():
+def test_rank_0_of_another_run_takes_the_name_from_ranks_waiting_for_theirs():
     jobs = forming(join(1, instance=b"", run="x"))
     actions = receive(jobs, 20, join(0, instance=NEW, run="y", host="y"))
     values = "job 'job' is taken", "rank 1 on host1 and rank 0 on y", "different runs"
@@ -423,7 +423,7 @@ def test_rank_0_of_another_run_takes_the_name_from_those_who_wait_for_theirs():
     assert set(jobs.streams) == {20}
 
 
-def test_another_run_begins_when_rank_0_and_the_former_process_of_the_rank_are_gone():
+def test_another_run_begins_once_rank_0_and_the_ranks_previous_process_are_gone():
     jobs = forming(*[join(rank, run="x", world_size=3) for rank in range(3)], lost=[0])
     again = join(1, life=1, instance=b"", run="y", world_size=3)
     assert ends(receive(jobs, 21, again), [21], JobBusy, "rank 1 on host1 and rank 1 on host1") == []
@@ -441,7 +441,7 @@ def test_ranks_may_have_other_addresses_for_the_same_reducers(named):
     assert receive(jobs, 10, join(0, named=TWO))[0] == welcome(10)
 
 
-def test_a_rank_of_an_earlier_life_may_have_been_told_otherwise():
+def test_a_rank_of_an_earlier_life_may_have_had_a_different_list():
     jobs = forming(join(2, named=ONE, world_size=3), join(1, instance=b"", named=ONE, world_size=3), lost=[2])
     again = join(2, life=1, instance=b"", named=TWO, world_size=3)
     assert receive(jobs, 13, again)[0] == welcome(13)

@@ -33,7 +33,7 @@ def hear(lobby, stream):
             return entries
 
 
-def test_a_worker_hears_all_and_then_what_has_changed():
+def test_a_worker_receives_everything_and_then_only_changes():
     lobby = Lobby()
     assert say(lobby, 1, B, b"first") == (1,)
     assert set(say(lobby, 2, A)) == {1, 2}
@@ -49,7 +49,7 @@ def test_a_worker_hears_all_and_then_what_has_changed():
     assert lobby.news(9) == LobbyNews((), adds=True)
 
 
-def test_what_one_worker_says_costs_one_entry_for_each_worker():
+def test_one_workers_message_costs_one_entry_for_each_worker():
     lobby = Lobby()
     count = 512
     for number in range(count):
@@ -59,7 +59,7 @@ def test_what_one_worker_says_costs_one_entry_for_each_worker():
     assert sum(len(hear(lobby, number)) for number in range(count)) == count
 
 
-def test_an_answer_has_a_limit_and_what_was_said_in_between_comes_once():
+def test_answers_are_limited_and_entries_updated_in_between_come_once():
     lobby = Lobby()
     large = b"x" * (LOBBY_ANSWER_BYTES // 2 + 1)
     for number in range(4):
@@ -72,7 +72,7 @@ def test_an_answer_has_a_limit_and_what_was_said_in_between_comes_once():
     assert not rest.has_more
 
 
-def test_who_has_gone_is_shown_for_a_while_and_then_forgotten():
+def test_departed_workers_are_shown_for_a_while_and_then_forgotten():
     lobby = Lobby()
     say(lobby, 1, A)
     say(lobby, 2, B)
@@ -88,7 +88,7 @@ def test_who_has_gone_is_shown_for_a_while_and_then_forgotten():
     assert lobby.shares.taken == 0
 
 
-def test_a_process_that_has_ended_is_told_once_its_call_is_over():
+def test_an_ended_process_is_reported_once_its_call_is_over():
     lobby = Lobby()
     say(lobby, 1, A)
     say(lobby, 2, B)
@@ -103,7 +103,7 @@ def test_a_process_that_has_ended_is_told_once_its_call_is_over():
     assert hear(lobby, 2) == [LobbyEntry(A, b"hello", False)]
 
 
-def test_who_has_gone_is_not_forgotten_before_all_know():
+def test_departed_workers_are_not_forgotten_before_all_know():
     lobby = Lobby()
     say(lobby, 1, A)
     say(lobby, 2, B)
@@ -116,7 +116,7 @@ def test_who_has_gone_is_not_forgotten_before_all_know():
     assert hear(lobby, 3) == [LobbyEntry(B, b"hello", False), LobbyEntry(A, b"hello", False)]
 
 
-def test_a_worker_that_comes_back_is_there_again():
+def test_a_returning_worker_is_present_again():
     lobby = Lobby()
     say(lobby, 1, A)
     assert say(lobby, 2, A, b"again") == (2,)  # before the reducer has noticed that the first call is over
@@ -161,7 +161,7 @@ def test_a_job_at_its_limit_is_refused_and_another_one_is_not():
     assert lobby.shares.taken == 0
 
 
-def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_again():
+def test_a_worker_that_sends_too_much_is_refused_even_if_it_reconnects():
     lobby = Lobby()
     for _ in range(LOBBY_SAYS_MAX):
         say(lobby, 1, A)
@@ -174,7 +174,7 @@ def test_a_worker_that_says_too_much_is_refused_even_if_it_comes_again():
     say(lobby, 2, A, now=1 / LOBBY_SAYS_PER_S)
 
 
-def test_older_workers_hear_all_at_once_as_long_as_that_is_not_too_much():
+def test_older_workers_receive_everything_at_once_unless_it_is_too_much():
     lobby = Lobby()
     say(lobby, 1, A, takes_news=False)
     say(lobby, 2, B)

@@ -18,7 +18,7 @@ def payload(rank):
 
 
 @pytest.mark.parametrize("order", [order for size in range(1, 5) for order in permutations(range(size))])
-def test_what_can_be_folded_is_folded_at_once_and_in_rank_order(order):
+def test_contributions_are_folded_as_soon_as_possible_in_rank_order(order):
     slot = Slot(SUM3, 12, 12, order[0], len(order))
     folded, came = [], set()
     for rank in order:
@@ -49,14 +49,14 @@ def waiting():
         (1, SUM4, CollectiveMismatch, f"rank 1 issued {SUM4}, but rank 0 issued {SUM3}"),
     ],
 )
-def test_what_is_refused_changes_nothing(waiting, rank, collective, error, text):
+def test_refused_pushes_change_nothing(waiting, rank, collective, error, text):
     with pytest.raises(error) as caught:
         waiting.on_push(rank, collective, payload(9))
     assert text in str(caught.value)
     assert waiting.on_push(1, SUM3, payload(1)) == (payload(1), payload(2))
 
 
-def test_other_shares_of_top_k_are_a_disagreement():
+def test_different_top_k_shares_are_a_mismatch():
     five, six = (memoryview(bytes(k * 4 * 2)) for k in (5, 6))
     slot = Slot(TOPK, 2048, five.nbytes, 1, 2)
     slot.on_push(1, TOPK, five)

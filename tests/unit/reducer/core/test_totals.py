@@ -20,7 +20,7 @@ def test_the_buckets_double_from_one_millisecond_to_a_minute():
     assert all(after == pytest.approx(2 * before) for before, after in pairwise(BOUNDS))
 
 
-def test_a_bound_belongs_to_its_bucket_and_what_is_longer_to_the_next():
+def test_a_bound_belongs_to_its_bucket_and_longer_times_to_the_next():
     histogram = Histogram()
     for seconds in (0.0, 0.001, 0.0011, BOUNDS[-1], 1000.0):
         histogram.add(seconds)
@@ -33,11 +33,11 @@ def test_a_bound_belongs_to_its_bucket_and_what_is_longer_to_the_next():
     ("job", "label"),
     [("resnet", "resnet"), (f"run-{UUID}", ""), (f"run-{UUID}@3", "@3"), ("run-7", "run-7")],
 )
-def test_jobs_that_the_user_gave_no_name_have_none(job, label):
+def test_generated_job_names_are_left_out_of_labels(job, label):
     assert job_label(job, "0,2") == JobLabel(label, "0,2")
 
 
-def test_the_ranks_with_the_most_seconds_are_named_and_those_of_the_others_never_fall():
+def test_the_ranks_with_the_most_seconds_are_named_and_the_sum_of_the_others_never_falls():
     totals = JobTotals(straggler_s={rank: 5.0 + rank / 100 for rank in range(RANK_TOTALS_MAX)})
     named = [(str(rank), 5.0 + rank / 100) for rank in reversed(range(RANK_TOTALS_MAX))]
     assert totals.worst() == named
@@ -75,7 +75,7 @@ def test_a_copy_does_not_change():
     assert sum(copy.chunk_waits.counts) == sum(copy.chunk_reduces.counts) == 0
 
 
-def test_the_labels_that_are_forgotten_are_the_oldest_without_a_job():
+def test_the_oldest_labels_without_a_job_are_forgotten():
     totals = Totals()
     labels = [JobLabel(str(number), "") for number in range(JOB_TOTALS_MAX + 1)]
     for label in labels:
@@ -102,7 +102,7 @@ def test_labels_with_a_job_are_kept_and_forgotten_later():
 # ---- of all jobs of a reducer ----
 
 
-def test_a_job_that_begins_again_goes_on_with_its_counters():
+def test_a_restarted_job_continues_its_counters():
     jobs = make_jobs()
     running(jobs)
     receive(jobs, 20, join(0, life=1, instance=NEW))  # refused: the old rank 0 is live
@@ -124,7 +124,7 @@ def test_a_job_that_begins_again_goes_on_with_its_counters():
         ([Lost(10), Lost(11)], "lost"),
     ],
 )
-def test_how_a_job_came_to_its_end_is_counted(events, outcome):
+def test_outcomes_of_jobs_are_counted(events, outcome):
     jobs = make_jobs()
     running(jobs)
     for event in events:
@@ -145,7 +145,7 @@ def test_only_joins_are_counted_as_such():
     assert jobs.totals.joins == {"admitted": 0, "refused": 0}
 
 
-def test_how_long_a_chunk_took_is_counted_for_its_job():
+def test_chunk_durations_are_counted_for_their_job():
     jobs = make_jobs()
     running(jobs)
     jobs.note_reduced(10, 0.5)

@@ -9,7 +9,7 @@ from reducer.core.totals import JobTotals
 from reducer.core.waits import LATEST, Waits
 
 
-def test_every_rank_that_was_last_is_counted_and_its_time_added_up():
+def test_every_last_rank_is_counted_and_its_waits_are_added_up():
     waits = Waits(JobTotals())
     assert waits.last() == ()
     for rank, waited_s in [(3, 0.5), (1, 0.25), (3, 2.0)]:
@@ -43,7 +43,7 @@ def test_percentiles_are_about_the_latest_chunks_only():
     assert waits.last() == (LastRank(0, LATEST + 1, LATEST + 100.0),)
 
 
-def test_what_is_dropped_counts_no_longer():
+def test_dropped_waits_no_longer_count():
     totals = JobTotals()
     waits = Waits(totals)
     waits.wait_for(1, 10.0)
@@ -60,7 +60,7 @@ def test_what_is_dropped_counts_no_longer():
     ),
     st.lists(st.integers(0, 80), max_size=5),
 )
-def test_the_time_is_that_of_the_union_of_all_waits(waits_of, ticks):
+def test_overlapping_waits_count_once(waits_of, ticks):
     """Overlapping waits count once, however often the time of ongoing ones is computed."""
     spans = [(rank, begin, begin + length) for rank, begin, length in waits_of]
     totals = JobTotals()

@@ -61,7 +61,7 @@ def test_a_quota_and_how_often_it_bites(container, monkeypatch):
     assert min(seen.sums.values()) > 0
 
 
-def test_a_host_that_tells_nothing(tmp_path, monkeypatch):
+def test_a_host_that_reveals_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "WATCH_S", 0.01)
     monkeypatch.setattr(host, "SUMS_S", 0.001)
     seen = host.HostProbe(tmp_path).host()
@@ -72,7 +72,7 @@ def test_sums_of_bfloat16_cost_more_than_those_of_float32():
     assert host.sum_rate(DType.FLOAT32) > host.sum_rate(DType.BFLOAT16)
 
 
-def test_the_speed_of_a_real_card_counts(tmp_path):
+def test_only_the_speed_of_a_real_card_counts(tmp_path):
     write(tmp_path, {"sys/class/net/eth0/speed": "25000\n", "sys/class/net/eth0/device/vendor": "x"})
     write(tmp_path, {"sys/class/net/veth0/speed": "10000\n", "sys/class/net/eth1/device/vendor": "x"})
     write(tmp_path, {"sys/class/net/eth1/speed": "-1\n"})
@@ -93,6 +93,6 @@ def test_the_interface_of_an_address():
 @pytest.mark.parametrize(
     "document", [None, [], {"workers": 3}, {"workers": [{}]}, {"works": []}, {"workers": [], "failure": 1}]
 )
-def test_what_are_no_facts(document):
+def test_invalid_facts_are_refused(document):
     with pytest.raises(ConfigError, match="this is not the doctor's Facts"):
         from_json(document)

@@ -69,12 +69,12 @@ def only(facts: Facts, level: Level):
         lossy(lambda rate: 0.06 if (rate.rank, rate.reducer) == (1, "10.0.1.1:50051") else 0.01, facts=FOUR),
     ],
 )
-def test_nothing_is_wrong(facts):
+def test_good_facts_give_no_findings(facts):
     found = judge(facts)
     assert (found, verdict(found), first(found)) == ([], Level.NOTE, None)
 
 
-def test_facts_go_through_json():
+def test_facts_survive_a_json_round_trip():
     assert from_json(asdict(healthy())) == healthy()
 
 
@@ -228,7 +228,7 @@ def test_a_data_port_that_is_blocked():
 # ---- faults that a lack of cores explains ----
 
 
-def test_a_slow_link_of_a_busy_host_is_no_finding_of_its_own():
+def test_a_slow_link_of_a_busy_host_is_not_a_separate_finding():
     slow_answers = [reducer(number, path=replace(PATH, answer_p99_s=0.4)) for number in range(4)]
     facts = slower(slower(FOUR, "alone", 0.4, rank=2), "together", 0.1)
     [found] = judge(with_worker(2, facts, count=4, host=BUSY, reducers=slow_answers))
@@ -265,7 +265,7 @@ def test_within_one_host_there_is_no_cable():
     )
 
 
-def test_what_is_broken_comes_before_what_is_slow_and_then_what_costs_most():
+def test_broken_parts_come_before_slow_ones_and_then_the_costliest():
     facts = with_worker(3, slower(FOUR, "alone", 0.3, rank=2), count=4, host={"busy_cores": 8.0})
     found = judge(facts)
     assert [finding.check for finding in found if finding.level is Level.SLOW] == ["cpu", "bandwidth"]

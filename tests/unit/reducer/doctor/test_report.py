@@ -67,7 +67,7 @@ def test_reducers_of_this_host_share_memory_with_jobs(capsys, reducers, text):
     assert text in report(near, capsys)
 
 
-def test_what_a_busy_host_may_explain_stands_below_it(capsys):
+def test_effects_of_a_busy_host_are_listed_below_it(capsys):
     facts = healthy(4, 4)
     alone = [replace(rate, bytes_per_s=RATE / 2) if rate.rank == 1 else rate for rate in facts.alone]
     busy = [worker(rank, 4, host={"busy_cores": 8.0} if rank == 1 else {}) for rank in range(4)]
@@ -82,13 +82,13 @@ def test_what_a_busy_host_may_explain_stands_below_it(capsys):
     )
 
 
-def test_the_ring_is_beside_all_to_all(capsys):
+def test_the_ring_is_shown_beside_all_to_all(capsys):
     assert "Gloo's ring 640 Mbit/s" in report(
         healthy(ring=[Rate(rank=0, reducer="", bytes_per_s=0.8 * RATE)]), capsys
     )
 
 
-def test_the_forecast_takes_the_measured_rates():
+def test_the_forecast_uses_the_measured_rates():
     predicted = forecast(healthy(4, 4), MODEL)
     assert predicted.training.worker_mbit == pytest.approx(800 * OVERHEAD)
     assert predicted.training.reducer_mbit == pytest.approx(800 * OVERHEAD)
@@ -103,7 +103,7 @@ def test_there_is_no_forecast_without_rates():
     assert forecast(healthy(alone=[], incast=[], together=[]), MODEL) is None
 
 
-def test_what_the_slowest_link_costs(capsys):
+def test_the_cost_of_the_slowest_link(capsys):
     facts = healthy(4, 4)
     alone = [
         replace(rate, bytes_per_s=rate.bytes_per_s / 2) if rate.rank == 1 else rate for rate in facts.alone
@@ -121,7 +121,7 @@ def test_what_the_slowest_link_costs(capsys):
     )
 
 
-def test_one_host_cannot_say_what_all_do_now_nor_what_it_costs(capsys):
+def test_one_host_cannot_tell_the_current_step_time_or_its_cost(capsys):
     priced = replace(MODEL, prices=Prices(worker=2.0, reducer=1.0))
     predicted = forecast(healthy(1, 2), priced)
     assert (predicted.now, predicted.now_cost) == (None, None)

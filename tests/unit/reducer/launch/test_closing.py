@@ -27,7 +27,7 @@ ENDED = EndedJob(job="job", world_size=2, id=b"i", outcome=Outcome.ENDED, **SAW)
         (silent("a:1"), "ddp", 0, "its reducers do not report what they have done: refused"),
     ],
 )
-def test_the_line(monkeypatch, answer, auto, code, text):
+def test_the_closing_line(monkeypatch, answer, auto, code, text):
     times = iter([0.0, 1.0, 9.0])
     monkeypatch.setattr(closing.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(closing.time, "sleep", lambda seconds: None)

@@ -94,7 +94,7 @@ def test_roles(request_, environ, expected):
         NOBODY | SLURM,
     ],
 )
-def test_one_machine_or_reducers_that_somebody_else_starts(environ):
+def test_no_role_on_one_machine_or_with_reducers_started_elsewhere(environ):
     assert find(Request(), environ) is None
 
 
@@ -137,7 +137,7 @@ def test_one_machine_or_reducers_that_somebody_else_starts(environ):
         (Request(reducer_hosts="b", host="b"), NOBODY, "--hosts '' names no host with workers"),
     ],
 )
-def test_what_cannot_be_is_refused(request_, environ, message):
+def test_invalid_clusters_are_refused(request_, environ, message):
     assert message in error(request_, environ)
     assert "\n" not in error(request_, environ)
 

@@ -19,7 +19,7 @@ def nobody():
     return taken
 
 
-def test_many_take_turns(monkeypatch):
+def test_many_reducers_take_turns(monkeypatch):
     monkeypatch.setattr(waiting_for_reducers, "DIALS_MAX", 1)
     with listener() as one:
         addresses = [f"127.0.0.{number}:{one.getsockname()[1]}" for number in (1, 2, 3)]
@@ -27,7 +27,7 @@ def test_many_take_turns(monkeypatch):
             waiting_for_reducers.wait_for_reducers(addresses, 0.0, lambda _: None)
 
 
-def test_the_missing_are_named_until_they_come(monkeypatch):
+def test_missing_reducers_are_named_until_they_appear(monkeypatch):
     monkeypatch.setattr(waiting_for_reducers, "PAUSE_S", 0.01)
     with nobody() as late, listener() as there:
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (there, late)]
@@ -45,7 +45,7 @@ def test_the_missing_are_named_until_they_come(monkeypatch):
     ]
 
 
-def test_those_that_never_come(monkeypatch):
+def test_unreachable_reducers_are_named(monkeypatch):
     monkeypatch.setattr(waiting_for_reducers, "PAUSE_S", 0.01)
     with nobody() as never:
         port = never.getsockname()[1]

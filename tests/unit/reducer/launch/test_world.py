@@ -13,7 +13,7 @@ TORCHRUN = ("torchrun", "--nproc-per-node", "4")
 MODULE = ("python", "-m", "torch.distributed.run")
 
 
-def test_the_world_has_no_reducers_in_it():
+def test_the_world_excludes_reducers():
     assert variables(WORKER, 29500) == {
         "PET_NNODES": "3",
         "PET_NODE_RANK": "2",
@@ -38,7 +38,7 @@ def test_the_world_has_no_reducers_in_it():
         (("torchrun", "--nnodes"), {}),
     ],
 )
-def test_commands_that_fit(command, environ):
+def test_matching_commands_pass(command, environ):
     check(WORKER, command, environ)
 
 
@@ -52,7 +52,7 @@ def test_commands_that_fit(command, environ):
         ((*TORCHRUN, "train.py"), {"SLURM_LOCALID": "1"}, "SLURM_LOCALID is 1: `reducer run` runs once per"),
     ],
 )
-def test_commands_that_say_something_else(command, environ, message):
+def test_contradictory_commands_are_refused(command, environ, message):
     with pytest.raises(ConfigError) as caught:
         check(WORKER, command, environ)
     assert message in str(caught.value)

@@ -47,7 +47,7 @@ def test_a_process_has_ended_when_another_one_answers_or_nobody_listens(monkeypa
         (silent("127.0.0.1:1", "no route to host"), "does not answer: no route to host"),
     ],
 )
-def test_what_it_waits_for(look, text):
+def test_the_reason_for_waiting(look, text):
     assert waits_for(look) == text
 
 
@@ -68,7 +68,7 @@ def test_a_process_that_is_stopped_takes_no_longer_than_the_user_allows(monkeypa
     assert (asked, left) == ([], [0.0])
 
 
-def test_who_refuses_is_asked_why(monkeypatch):
+def test_a_refusing_reducer_is_asked_why(monkeypatch):
     async def why(*_):
         return "it requires TLS"
 

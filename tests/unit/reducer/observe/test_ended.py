@@ -46,7 +46,7 @@ def test_the_closing_line():
     )
 
 
-def test_status_shows_them(capsys):
+def test_status_shows_ended_jobs(capsys):
     summary = summarize([process(ended=(ended(outcome=Outcome.FAILED),))])
     render(make_console(), summary, verbose=True)
     said = capsys.readouterr().out

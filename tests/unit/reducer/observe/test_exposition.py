@@ -66,7 +66,7 @@ def test_the_counters_of_a_job(engine, loop):
     assert buckets == [0, 1, 2, 2, 3]
 
 
-def test_what_has_ended_and_what_is_live_add_up_by_host(engine, loop):
+def test_ended_and_live_connections_add_up_by_host(engine, loop):
     label = JobLabel("j", "")
     totals = job_totals(engine, "j")
     totals.add_retransmits("a", 5)
@@ -87,14 +87,14 @@ def test_what_has_ended_and_what_is_live_add_up_by_host(engine, loop):
     assert samples["reducer_link_retransmits_total", *of["j", OTHER]] == 9
 
 
-def test_what_is_known_of_the_machine(engine, loop):
+def test_certificate_and_link_metrics(engine, loop):
     samples = exposed(engine, loop, certificate_expiry=lambda: {"own": 12.0}, link_bytes_per_s=125e6)
     assert samples["reducer_certificate_expiry_timestamp_seconds", "certificate=own"] == 12.0
     assert samples["reducer_link_rate_bytes_per_second",] == 125e6
     assert not any(name.startswith("reducer_link_rate") for name, *_ in exposed(engine, loop))
 
 
-def test_a_process_whose_loop_has_ended_says_what_it_is(engine):
+def test_a_process_whose_loop_has_ended_exposes_only_build_info(engine):
     ended = asyncio.new_event_loop()
     ended.close()
     names = {name for name, *_ in exposed(engine, ended) if name.startswith("reducer_")}
@@ -127,7 +127,7 @@ def test_each_metric_is_in_one_place():
     assert merge([]) == ""
 
 
-def test_a_label_that_looks_like_a_head_is_none():
+def test_a_label_that_looks_like_a_header_is_not_one():
     family = CounterMetricFamily("a", "A", labels=["job"])
     family.add_metric(["\n# HELP b B\n"], 1)
 
@@ -139,7 +139,7 @@ def test_a_label_that_looks_like_a_head_is_none():
     assert merge([text]) == text
 
 
-def test_who_has_answered():
+def test_silent_processes_are_down():
     text = of_all([ONE, None, TWO])
     assert text.endswith(
         "# HELP reducer_process_up 1 if a process has answered with its metrics\n# TYPE reducer_process_up gauge\n"
@@ -169,7 +169,7 @@ def test_all_processes_are_asked_and_long_answers_are_whole(lines, monkeypatch):
     assert ask([lines[2][0]]) == ["é"]
 
 
-def test_a_process_that_cannot_answer_once_answers_the_next_time(lines, caplog):
+def test_a_process_that_fails_to_answer_once_answers_the_next_time(lines, caplog):
     answers = iter([RuntimeError("broken"), "text"])
 
     def text():

@@ -60,14 +60,14 @@ def asked(path, *, metrics=lambda: "a 1.0\n", health=None, host="", **settings):
     return asyncio.run(application(health, metrics, **settings)(Request(path, host)))
 
 
-def test_probes_have_the_codes_that_kubernetes_looks_at(loop):
+def test_probes_return_the_codes_that_kubernetes_expects(loop):
     health = Health(loop)
     assert asked("/livez", health=health) == Answer("ok\n")
     late = Answer("starting, draining or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
     assert asked("/readyz", health=health) == late
 
 
-def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_there_are():
+def test_each_path_has_its_page_and_others_list_the_available_paths():
     pages = {"/b": lambda: Answer("<p>", "text/html", HTTPStatus.GONE)}
     assert asked("/b", pages=pages) == Answer("<p>", "text/html", HTTPStatus.GONE)
     text = "available: /livez, /readyz, /metrics, /b\n"
@@ -89,7 +89,7 @@ def test_each_path_has_its_page_and_others_are_answered_with_the_paths_that_ther
         socket.gethostname(),
     ],
 )
-def test_names_of_this_host(host):
+def test_names_of_this_host_are_allowed(host):
     assert HostNames(["proxy.example.com"]).allow(host)
 
 
@@ -105,12 +105,12 @@ def test_names_of_this_host(host):
         "localhost@attacker.example",
     ],
 )
-def test_names_that_somebody_else_may_own(host):
+def test_names_that_others_may_own_are_refused(host):
     assert not HostNames(["proxy.example.com"]).allow(host)
     assert HostNames(["*"]).allow("attacker.example:9102")
 
 
-def test_the_name_that_a_name_server_has_for_this_host(monkeypatch):
+def test_the_dns_name_of_this_host_is_allowed(monkeypatch):
     name: Future[str] = Future()
     monkeypatch.setattr(http, "begin", lambda call: name)
     names = HostNames([])
@@ -127,13 +127,13 @@ def test_metrics_of_a_loop_that_does_not_answer():
     assert asked("/metrics", metrics=late) == Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def test_metrics_are_in_the_text_format_of_prometheus():
+def test_metrics_use_the_prometheus_text_format():
     answer = asked("/metrics")
     assert (answer.text, answer.status) == ("a 1.0\n", HTTPStatus.OK)
     assert answer.content_type.startswith("text/plain; version=0.0.4")
 
 
-def test_metrics_are_made_once_for_all_who_ask_meanwhile():
+def test_metrics_are_made_once_for_concurrent_requests():
     calls, has_begun, may_go_on = [], threading.Event(), threading.Event()
 
     def slow():

@@ -15,7 +15,7 @@ def line(message, exc_info=None):
     return LineFormatter("level=%(levelname)s %(message)s").format(record)
 
 
-def test_what_moves_the_cursor_is_written_out():
+def test_control_characters_are_escaped():
     text = line("a\n2026 level=INFO join\x1b[2J\r\x7f\x9b\u202e")
     assert text == r"level=WARNING reason=a\n2026 level=INFO join\x1b[2J\r\x7f\x9b\u202e"
 

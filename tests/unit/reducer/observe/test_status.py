@@ -54,18 +54,18 @@ def test_rates_are_sums_over_processes_between_two_looks():
         (process(job(MIB, life=b"2"), up=11.0), [process(job(0))]),  # another job
     ],
 )
-def test_what_was_not_there_at_the_look_before_has_no_rate_yet(now, before):
+def test_entries_missing_from_the_previous_look_have_no_rate_yet(now, before):
     summary = summarize([now], before)
     assert (summary.jobs[0].rates, summary.rates) == (None, {})
     assert "received_bytes_per_s" not in to_json(summary)["jobs"][0]
 
 
-def test_a_process_without_jobs_has_a_rate_of_nothing():
+def test_a_process_without_jobs_has_a_rate_of_zero():
     [rates] = summarize([process(up=11.0)], [process(job(0))]).rates.values()
     assert rates.received == rates.sent == 0
 
 
-def test_jobs_of_one_name_that_have_nobody_in_common_are_two():
+def test_jobs_of_one_name_with_no_ranks_in_common_are_separate():
     assert len(summarize([process(job(1)), process(job(1, life=b"2"), number=1)]).jobs) == 2
 
 
@@ -122,14 +122,14 @@ def test_the_state_is_a_word(values, state, ranks):
         (13, "no ranks 3,4,5,6,7,8,9,10,...", [*range(3, 13)]),
     ],
 )
-def test_ranks_that_have_not_come_are_named(world_size, slowest, waits_for):
+def test_ranks_that_have_not_joined_are_named(world_size, slowest, waits_for):
     summary = summarize([process(job(world_size=world_size))])
     assert summary.jobs[0].slowest == slowest
     assert summary.jobs[0].verdict == f"waits for {slowest.removeprefix('no ')} to join"
     assert to_json(summary)["jobs"][0]["waits_for"] == waits_for
 
 
-def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
+def test_a_job_that_hangs_names_the_missing_rank_and_not_the_previously_slow_one():
     peer = job().peers[1]
     for waited_s, state, slowest in [(1.0, "running", "rank 2"), (9.2, "waiting", "rank 1: 9 s")]:
         waiting = Waiting(7, 0, waited_s, 1, (peer,))
@@ -148,7 +148,7 @@ def test_a_job_that_hangs_names_who_is_missing_and_not_who_was_slow_before():
     assert "rank 1 (host-1), for 9.2 s so far" in out.getvalue()
 
 
-def test_json_has_all_processes_and_words():
+def test_json_has_all_processes_and_named_states():
     summary = summarize([process(job(gone={1: Presence.LEFT}), draining=True), silent("c:3")])
     answer = json.loads(json.dumps(to_json(summary), default=lambda value: value.hex()))
     first, second = answer["processes"]
@@ -181,7 +181,7 @@ def test_it_fits_80_columns(verbose):
         assert f"{NAME}: rank 2 (host-2) is last" in out.getvalue().replace("\n", " ")
 
 
-def test_further_processes_stand_below_the_reducer_that_was_given(capsys):
+def test_siblings_are_listed_below_the_given_reducer(capsys):
     one = process(number=1, siblings=(41001,), memory_limit_bytes=20 * MIB, resident_bytes=66 * MIB)
     other = process(number=3)
     sibling = replace(process(number=2), address="100.100.100.1:41001", is_given=False)

@@ -37,7 +37,7 @@ trainings = st.builds(
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 64])
-def test_with_equal_links_and_no_computing_it_is_the_textbooks_arithmetic(workers):
+def test_equal_links_without_computation_follow_the_textbook_formulas(workers):
     training = replace(SLOW, workers=workers)
     assert ring_step(training).total_s == pytest.approx(2 * (workers - 1) / workers * ONCE_S)
     assert reducer_step(training, workers).total_s == pytest.approx(ONCE_S + LATENCY_S)
@@ -45,7 +45,7 @@ def test_with_equal_links_and_no_computing_it_is_the_textbooks_arithmetic(worker
     assert reducers_for_full_gain(training) == workers
 
 
-def test_computing_hides_what_is_sent_before_its_end():
+def test_computation_hides_what_is_sent_before_it_ends():
     training = replace(SLOW, compute_s=30.0, bucket_bytes=16e6)
     step = ring_step(training)
     assert step.exposed_s == pytest.approx(step.communication_s / 4)  # the last of four buckets
@@ -81,7 +81,7 @@ def test_one_more_reducer_and_faster_links_never_make_it_slower(training, count)
 @pytest.mark.parametrize(
     "name", ["few-reducers", "sizes-4", "vgg16-4", "vgg16-8", "resnet50-4", "resnet50-8"]
 )
-def test_what_was_measured_is_predicted_within_12_percent(name):
+def test_measurements_are_predicted_within_12_percent(name):
     rows = json.loads((MEASURED / f"{name}.json").read_text())["rows"]
     compared = 0
     for row in (row for row in rows if row["size_bytes"] >= 4 << 20):

@@ -24,7 +24,7 @@ def document(*options):
     return json.loads(result.output)
 
 
-def test_without_prices_it_takes_the_fewest_that_are_fastest():
+def test_without_prices_it_takes_the_fewest_of_the_fastest():
     assert "take 8 reducers: steps are 1.67 times as fast" in answer(*EIGHT)
     plans = document(*EIGHT, "--reducers", "8,16,4,8")["plans"]
     assert [plan["reducers"] for plan in plans] == [None, 4, 8, 16]
@@ -49,7 +49,7 @@ def test_with_prices_it_takes_the_cheapest():
     assert costs[1][1]["cost"] > costs[1][0]["cost"]
 
 
-def test_the_cost_is_that_of_the_steps_that_are_asked_for():
+def test_the_cost_is_for_the_requested_steps():
     prices = ("--worker-price", "1.408", "--reducer-price", "0.816")
     thousand, epoch = document(*EIGHT, *prices), document(*EIGHT, *prices, "--steps", "5000")
     assert epoch["best"]["cost"] == pytest.approx(5 * thousand["best"]["cost"])
@@ -70,7 +70,7 @@ def test_the_cost_is_that_of_the_steps_that_are_asked_for():
         (("--workers", "8", "--link", "100G", "--parameters", "340M"), "the sums are bound by a rank's CPU"),
     ],
 )
-def test_it_says_no_and_why(options, reason):
+def test_it_explains_a_negative_answer(options, reason):
     assert reason in answer(*options)
     assert document(*options)["best"]["reducers"] is None
 
@@ -80,7 +80,7 @@ def test_a_node_counts_once_however_many_ranks_it_has():
     assert document(*fast)["best"]["speedup"] > 1.5
 
 
-def test_it_says_what_it_does_not_know():
+def test_doubtful_settings_are_noted():
     assert "note: a round trip of 40 ms is long" in answer(*EIGHT, "--round-trip", "40")
     assert "note: buckets of 1 MiB are small" in answer(*EIGHT, "--bucket", "1M")
 
@@ -99,7 +99,7 @@ def test_it_says_what_it_does_not_know():
         (("--steps", "5"), "--steps 5 is for what they cost: give --worker-price and --reducer-price too"),
     ],
 )
-def test_what_it_cannot_take_is_an_error(options, error):
+def test_invalid_options_are_an_error(options, error):
     result = CliRunner().invoke(main, ["plan", *EIGHT, *options])
     assert result.exit_code == 2
     assert error in " ".join(result.output.split())

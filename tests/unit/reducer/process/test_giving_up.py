@@ -55,7 +55,7 @@ async def keep(two, *numbers):
     two._held.close()
 
 
-def test_while_another_one_serves_it_is_tried_again(two, caplog):
+def test_it_is_retried_while_another_process_serves(two, caplog):
     async def main():
         made = two()
         await keep(made, 0, 1)
@@ -66,7 +66,7 @@ def test_while_another_one_serves_it_is_tried_again(two, caplog):
     assert caplog.text.count("process 1 ended and will be restarted exit_code=3") == 2 * FAILED_STARTS_MAX
 
 
-def test_if_none_serves_all_end(two, caplog):
+def test_all_processes_end_if_none_serves(two, caplog):
     async def main():
         made = two()
         await keep(made, 1)
@@ -78,7 +78,7 @@ def test_if_none_serves_all_end(two, caplog):
     assert "giving up: process 1 ended 5 times in a row before it served" in caplog.text
 
 
-def test_the_ports_of_all_are_held_from_the_start(two):
+def test_all_ports_are_held_from_the_start(two):
     async def main():
         made = two()
         for process in made._processes:

@@ -27,7 +27,7 @@ def test_without_a_service_manager_nothing_happens(monkeypatch, caplog, value):
     assert caplog.records == []
 
 
-def test_a_socket_that_is_not_there_is_warned_of(monkeypatch, caplog, tmp_path):
+def test_a_missing_socket_is_warned_about(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/nobody")
     with caplog.at_level(logging.WARNING):
         notify(READY)

@@ -20,7 +20,7 @@ from reducer.process.unused import Unused
         ((None, 5.0), [(True, 0, 0.0), (True, 0, 1e6)], None),
     ],
 )
-def test_when_it_has_been_unused_for_too_long(limits, looks, over_at_s):
+def test_it_ends_after_being_unused_for_too_long(limits, looks, over_at_s):
     unused = Unused(*limits)
     assert not any(unused.is_over(has_served=served, jobs=jobs, now_s=now) for served, jobs, now in looks)
     if over_at_s is not None:

@@ -48,7 +48,7 @@ def test_memory_comes_back_when_its_view_dies_and_is_lent_again_for_the_same_siz
     assert (address(again), again.nbytes, pool.kept_bytes) == (where, 16, 8)
 
 
-def test_the_same_memory_is_never_lent_twice_at_a_time():
+def test_memory_is_never_lent_twice_at_the_same_time():
     pool = BufferPool()
     first, second = pool.take(16), pool.take(16)
     del first
@@ -91,7 +91,7 @@ def test_memory_comes_back_with_the_last_of_many_holders_whichever_that_is():
     assert pool.kept_bytes == 16
 
 
-def test_what_is_written_through_any_view_is_in_all_of_them():
+def test_a_write_through_one_view_shows_in_all_views():
     view = BufferPool().take(8)
     np.frombuffer(view, np.float32)[:] = [1.5, -2.0]
     assert view[4:].tobytes() == np.float32([-2.0]).tobytes()
@@ -105,7 +105,7 @@ def test_a_pool_may_die_before_its_leases():
     del view
 
 
-def test_whose_memory_it_is():
+def test_leased_memory_is_recognized():
     view = BufferPool().take(16)
     assert is_leased(view)
     assert is_leased(view[4:8])
@@ -125,7 +125,7 @@ def lend(pool, *sizes):
     del views
 
 
-def test_sizes_that_take_turns_are_kept_up_to_a_bound():
+def test_alternating_sizes_are_kept_up_to_a_bound():
     pool = BufferPool(extra_bytes_max=50)
     for _ in range(5):
         for nbytes in (100, 20, 30):
@@ -138,7 +138,7 @@ def test_sizes_that_take_turns_are_kept_up_to_a_bound():
             assert pool.kept_bytes <= 150
 
 
-def test_a_pool_that_was_cleared_keeps_nothing_but_takes_back_what_is_in_use():
+def test_a_cleared_pool_keeps_nothing_but_takes_back_what_is_in_use():
     pool = BufferPool()
     view = pool.take(10)
     lend(pool, 100)
@@ -170,7 +170,7 @@ def test_a_lease_may_end_while_the_pool_looks_for_another():
     assert pool.kept_bytes == 7
 
 
-def test_what_cannot_be_allocated_does_not_count_as_in_use(monkeypatch):
+def test_failed_allocations_do_not_count_as_in_use(monkeypatch):
     pool = BufferPool()
 
     def refuse(nbytes):

@@ -172,13 +172,13 @@ def test_without_affinity_all_cores_count(machine, monkeypatch):
         assert cores(machine({})) == expected
 
 
-def test_without_proc_the_memory_is_what_posix_says(tmp_path, monkeypatch):
+def test_without_proc_the_memory_size_comes_from_posix(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert memory(tmp_path) == 4 * GIB
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError])
-def test_memory_that_nobody_knows(tmp_path, monkeypatch, error):
+def test_unknown_memory_has_a_default(tmp_path, monkeypatch, error):
     def unknown(name):
         raise error(name)
 

@@ -20,7 +20,7 @@ def many_descriptors(monkeypatch):
     return limits
 
 
-def test_one_job_cannot_map_all_that_the_machine_has():
+def test_one_job_cannot_map_all_of_the_machines_memory():
     mapped = Mapped()
     [there] = machine_memory()
     assert mapped.memory.limit == there
@@ -48,7 +48,7 @@ def test_one_job_cannot_have_all_regions(many_descriptors):
         mapped.charge(B, 1)
 
 
-def test_half_of_the_descriptors_are_for_connections(many_descriptors):
+def test_half_of_the_descriptors_are_reserved_for_connections(many_descriptors):
     many_descriptors[resource.RLIMIT_NOFILE] = 100, 100
     mapped = Mapped()
     for account, count in ((A, 37), (B, 9)):

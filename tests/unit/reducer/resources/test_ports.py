@@ -7,7 +7,7 @@ from reducer.resources.ports import PortRange
 
 
 @pytest.mark.parametrize(("text", "first", "last"), [("2222-2289", 2222, 2289), ("1-65535", 1, 65535)])
-def test_a_range(text, first, last):
+def test_valid_ranges(text, first, last):
     assert PortRange.of(text) == PortRange(first, last)
     assert str(PortRange(first, last)) == text
 
@@ -15,7 +15,7 @@ def test_a_range(text, first, last):
 @pytest.mark.parametrize(
     "text", ["", "1", "1-", "-1", "0-9", "9-8", "1-65536", "1-2-3", "a-b", "1 - 9", "١-٩"]
 )
-def test_no_range(text):
+def test_invalid_ranges(text):
     with pytest.raises(ConfigError) as caught:
         PortRange.of(text)
     assert str(caught.value).startswith(f"--port-range {text}: write FIRST-LAST")
@@ -32,7 +32,7 @@ def test_all_ports_of_all_processes_are_different_and_within_the_range():
 
 
 @pytest.mark.parametrize("metrics_port", [None, 1, 99, 108, 9000])
-def test_metrics_elsewhere(metrics_port):
+def test_metrics_ports_that_fit(metrics_port):
     PortRange(100, 199).check(4, metrics_port)
 
 
@@ -53,7 +53,7 @@ def test_metrics_elsewhere(metrics_port):
         ],
     ],
 )
-def test_what_does_not_fit(ports, processes, metrics_port, values):
+def test_ports_that_do_not_fit(ports, processes, metrics_port, values):
     with pytest.raises(ConfigError) as caught:
         PortRange(100, 99 + ports).check(processes, metrics_port)
     for value in values:

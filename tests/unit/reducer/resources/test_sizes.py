@@ -27,7 +27,7 @@ def test_sizes(text, count):
 
 
 @pytest.mark.parametrize("text", ["", "G", "4GB", "4X", "-1", "4 G G", "1e9", "0x10", "1.G"])
-def test_what_is_no_size(text):
+def test_invalid_sizes(text):
     with pytest.raises(click.BadParameter, match="is not a size: write bytes, or a number with K, M, G"):
         size(text)
 

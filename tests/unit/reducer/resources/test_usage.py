@@ -13,7 +13,7 @@ def test_processor_time_grows_while_the_process_works():
     assert usage.cpu_seconds() >= before + 0.02
 
 
-def test_resident_memory_is_that_of_statm(tmp_path):
+def test_resident_memory_is_read_from_statm(tmp_path):
     assert 1 << 20 < usage.resident_bytes() < 1 << 40
     statm = tmp_path / "statm"
     assert usage.resident_bytes(statm) == 0

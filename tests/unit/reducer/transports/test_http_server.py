@@ -85,7 +85,7 @@ async def test_head_gets_the_headers_only():
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
-async def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer(method):
+async def test_other_methods_get_a_refusal_even_with_a_large_body(method):
     body = bytes(1 << 20)
     head = f"{method} /livez HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
     line, headers, _ = await asked(head.encode() + body)
@@ -104,7 +104,7 @@ async def test_other_methods_are_refused_and_their_bodies_do_not_cost_the_answer
         (b"\r\n\r\n", 400),
     ],
 )
-async def test_what_is_no_request_is_refused(request_bytes, status):
+async def test_invalid_requests_are_refused(request_bytes, status):
     assert (await asked(request_bytes))[0] == f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
 
 
@@ -125,7 +125,7 @@ def test_every_head_gets_one_of_three_answers(parts):
         (b"GET / HTTP/1.1\r\nA: b\r\nhOST:  [::1]:5 ", "/ [::1]:5"),
     ],
 )
-async def test_what_counts_of_a_request(head, seen):
+async def test_path_and_host_of_a_request(head, seen):
     async def echo(request):
         return Answer(f"{request.path} {request.host}")
 
@@ -141,7 +141,7 @@ async def test_a_connection_without_a_whole_request_is_closed(sent, monkeypatch)
         assert await reader.read() == b""
 
 
-async def test_who_does_not_take_an_answer_is_closed(monkeypatch):
+async def test_clients_that_do_not_read_are_disconnected(monkeypatch):
     monkeypatch.setattr(http_server, "HTTP_ANSWER_S", 0.2)
     ended = asyncio.Event()
 
@@ -155,7 +155,7 @@ async def test_who_does_not_take_an_answer_is_closed(monkeypatch):
         await ended.wait()
 
 
-async def test_idle_connections_keep_nobody_out_and_the_oldest_goes_first(monkeypatch):
+async def test_idle_connections_keep_nobody_out_and_the_oldest_is_closed_first(monkeypatch):
     monkeypatch.setattr(http_server, "HTTP_REQUEST_S", 1000)
     async with serving() as address:
         idle = [await connect(address) for _ in range(HTTP_CONNECTIONS_MAX)]
@@ -181,7 +181,7 @@ async def test_there_are_never_more_connections_than_the_limit(monkeypatch):
     assert extra <= HTTP_CONNECTIONS_MAX + 2
 
 
-async def test_connections_that_are_answered_go_last():
+async def test_connections_awaiting_an_answer_are_closed_last():
     may_answer = asyncio.Event()
 
     async def slow(request):
@@ -247,7 +247,7 @@ async def test_without_descriptors_requests_are_answered_one_by_one(idle):
                 assert split(answer)[0] == "HTTP/1.1 200 OK"
 
 
-async def test_an_answer_that_fails_is_an_error_and_logged_a_few_times(caplog):
+async def test_a_failing_answer_is_a_500_error_and_logged_only_a_few_times(caplog):
     async def broken(request):
         raise OSError(24, "Too many open files")
 

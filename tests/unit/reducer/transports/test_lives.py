@@ -67,13 +67,13 @@ async def test_a_process_has_ended_if_its_port_was_open_and_is_closed_after_the_
     assert await ended(act, peer) == count
 
 
-def test_who_has_no_port_is_not_asked():
+def test_a_process_without_a_port_is_not_probed():
     for life in (Life(PEER, 0), Life("unix:", 7), Life("", 7)):
         life.on_lost(pytest.fail)
         assert life._task is None
 
 
-async def test_a_host_that_does_not_answer(monkeypatch):
+async def test_a_silent_host_does_not_count_as_ended(monkeypatch):
     monkeypatch.setattr(lives, "ANSWER_S", 0.01)
 
     async def hang(*_):

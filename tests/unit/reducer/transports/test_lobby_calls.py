@@ -84,7 +84,7 @@ def test_a_worker_that_does_not_read_has_one_answer_waiting():
     assert max(map(len, waiting.values())) <= LOBBY_ANSWER_BYTES + LOBBY_ENTRY_BYTES_MAX
 
 
-def test_a_small_job_waits_for_one_answer_of_a_large_one():
+def test_a_small_job_waits_for_only_one_answer_to_a_large_one():
     """Jobs take turns, so it does not wait for one answer to each worker of the large job."""
     calls = LobbyCalls(SimpleNamespace(lobby=Lobby()), None, Turns(1, 1, wait_s=1, use_s=1, hurry_s=1), print)
     order = []
@@ -102,7 +102,7 @@ def test_a_small_job_waits_for_one_answer_of_a_large_one():
     assert {10, 11} == set(order[1:4:2])
 
 
-def test_the_jobs_of_a_token_pay_together():
+def test_workers_are_charged_to_a_job_and_token_line():
     tokens = TokenTable({"*": "any" * 8, "own": "own" * 8})
     workers = [("a", 1, "any" * 8), ("b@3", 2, "any" * 8), ("own", 3, "own" * 8)]
     _, _, lobby = serve(workers, tokens)

@@ -73,7 +73,7 @@ async def test_reports_go_at_once_to_a_peer_that_reads():
     assert frames(box)[1:] == [Peers((peer(1),), False), Peers((peer(1, L),), False)]
 
 
-async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypatch):
+async def test_with_much_unread_only_the_newest_state_of_each_rank_is_held_back(monkeypatch):
     monkeypatch.setattr(outbox, "HELD_BACK_S", 0.001)
     box, stream = make_box()
     box.on_frame(result(UNREAD_NEWS_BYTES))
@@ -97,7 +97,7 @@ async def test_while_much_is_unread_the_newest_state_of_each_rank_waits(monkeypa
     assert stream.rejected == []
 
 
-async def test_a_stream_that_has_ended_is_told_nothing(monkeypatch):
+async def test_an_ended_stream_gets_no_reports(monkeypatch):
     monkeypatch.setattr(outbox, "HELD_BACK_S", 0.001)
     box, _ = make_box()
     box.on_frame(result(UNREAD_NEWS_BYTES))

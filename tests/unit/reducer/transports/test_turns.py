@@ -75,7 +75,7 @@ async def order_of(those, made):
     return order
 
 
-async def test_so_many_at_a_time_and_then_in_the_order_in_which_they_came():
+async def test_turns_are_limited_in_number_and_granted_in_order_of_arrival():
     those = turns(2)
     made = await callers(those, "abcde")
     assert (who(made), those.free) == ([0, 1], 0)
@@ -89,7 +89,7 @@ async def test_connections_take_turns_however_many_wait_on_each():
     assert await order_of(those, made) == [0, 1, 4, 6, 2, 5, 3]
 
 
-async def test_who_waits_may_leave():
+async def test_a_waiting_caller_may_leave():
     those = turns(1)
     made = await callers(those, "aabbc")
     await made[1].cancel()
@@ -102,7 +102,7 @@ async def test_who_waits_may_leave():
     assert those.free == 1
 
 
-async def test_a_turn_is_not_lost_with_who_leaves_at_the_moment_it_comes():
+async def test_a_turn_is_not_lost_when_its_caller_leaves_as_it_is_granted():
     those = turns(1)
     made = await callers(those, "abc")
     made[0].done.set()
@@ -116,7 +116,7 @@ async def test_a_turn_is_not_lost_with_who_leaves_at_the_moment_it_comes():
     assert those.free == 1
 
 
-async def test_a_turn_ends_with_an_error_of_its_block():
+async def test_an_error_in_its_block_ends_a_turn():
     those = turns(1)
     with pytest.raises(ValueError, match="of the block"):
         async with those.take("a"):
@@ -124,7 +124,7 @@ async def test_a_turn_ends_with_an_error_of_its_block():
     assert those.free == 1
 
 
-async def test_who_sends_too_much_keeps_its_turn_for_a_moment():
+async def test_a_caller_that_sends_too_much_keeps_its_turn_for_a_moment():
     those = turns(1)
     made = await callers(those, "a")
     late = Caller(those, "b")
@@ -142,7 +142,7 @@ async def test_who_sends_too_much_keeps_its_turn_for_a_moment():
     assert those.free == 1
 
 
-async def test_a_turn_may_take_so_long():
+async def test_a_turn_is_limited_in_time():
     those = turns(1, use_s=0.05)
     caller = Caller(those, "a")
     with pytest.raises(ResourceExhausted, match=r"^no message within 0\.05 s: try again$"):
@@ -150,7 +150,7 @@ async def test_a_turn_may_take_so_long():
     assert those.free == 1
 
 
-async def test_who_has_a_turn_must_hurry_while_somebody_waits():
+async def test_turns_are_shortened_while_others_wait():
     those = turns(2, hurry_s=60.0)
     made = await callers(those, "ab")
     assert allowed(those) == [NEVER_S, NEVER_S]

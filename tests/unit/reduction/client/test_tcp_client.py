@@ -44,7 +44,7 @@ class Sink:
 
 
 @pytest.mark.parametrize("host", ["unix:/" + "x" * 64, "a\0b"])
-def test_a_host_that_is_no_name_keeps_the_stream_on_grpc(host):
+def test_an_invalid_host_name_keeps_the_stream_on_grpc(host):
     """The address comes from rank 0 or a peer that claims to be it; gRPC accepts more forms than getaddrinfo."""
 
     async def scene():

@@ -133,7 +133,7 @@ def odd_rows(codec, count):
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
 @pytest.mark.parametrize("cut", [1, 2, 7, BATCH_BLOCKS, BATCH_BLOCKS + 1, 150])
-def test_pieces_are_encoded_and_summed_as_the_whole_is(codec, cut):
+def test_pieces_are_encoded_and_summed_like_the_whole(codec, cut):
     count = 2 * BATCH_BLOCKS + 30
     ranks = [odd_rows(codec, count), random_rows(codec, count, 1), random_rows(codec, count, 2)]
 
@@ -178,7 +178,7 @@ def test_payloads_need_no_alignment(codec, offset):
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
-def test_what_is_encoded_stays_as_it_is(codec):
+def test_encoding_leaves_its_input_unchanged(codec):
     values = odd_rows(codec, 20)
     before = bits(values)
     encoded(codec, values)
@@ -216,7 +216,7 @@ def test_fp8_is_off_by_half_a_step_at_most(values):
 
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
-def test_whole_steps_arrive_as_they_are(codec):
+def test_whole_steps_arrive_unchanged(codec):
     elements = np.arange(-127.0, 128.0) if codec is INT8 else np.delete(e4m3_values(), [127, 255])
     values = np.zeros((1, SCALED_BLOCK), np.float32)
     values[0, : len(elements)] = elements
@@ -278,7 +278,7 @@ def test_every_int8_pattern_is_a_whole_number():
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 @pytest.mark.parametrize("special", [INF, -INF, NAN])
 @pytest.mark.parametrize("place", [0, 100, 255])
-def test_what_is_no_number_makes_its_block_nan_and_no_other(codec, special, place):
+def test_a_non_finite_value_makes_only_its_own_block_nan(codec, special, place):
     values = random_rows(codec, 3)
     alone = sent(codec, values)
     values[1, place] = special
@@ -289,7 +289,7 @@ def test_what_is_no_number_makes_its_block_nan_and_no_other(codec, special, plac
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 @pytest.mark.parametrize("special", [INF, -INF, NAN, -NAN])
-def test_the_sign_of_what_is_no_number_is_not_in_the_bytes(codec, special):
+def test_the_sign_of_a_non_finite_value_is_not_in_the_bytes(codec, special):
     # The sign of a NaN depends on how many elements a SIMD unit processes at a time.
     values = np.full((1, SCALED_BLOCK), special, np.float32)
     assert bits(encoded(codec, values)) == bits(encoded(codec, np.full_like(values, NAN)))
@@ -330,7 +330,7 @@ def test_a_sum_that_overflows_or_has_a_nan_of_one_rank_becomes_nan_for_everybody
 
 @pytest.mark.parametrize("codec", SCALED, ids=name_of)
 @pytest.mark.parametrize("scale", [NAN, INF, -INF, -1.0, -0.0, 1e-45, FLOAT32.max, FLOAT32.min])
-def test_any_scale_is_only_numbers(codec, scale):
+def test_any_scale_affects_only_its_own_block(codec, scale):
     blocks = np.frombuffer(encoded(codec, random_rows(codec, 3)), codec.layout)
     plain = started(codec, blocks.view(np.uint8), 3)
     elements = blocks["elements"] * 1.0 if codec is INT8 else e4m3_values()[blocks["elements"]]
@@ -380,7 +380,7 @@ def test_the_k_largest_magnitudes_are_chosen(values, k):
 
 @pytest.mark.parametrize("k", [1, 5, TOPK_MAX])
 @pytest.mark.parametrize("special", [INF, -INF, NAN])
-def test_what_is_no_number_is_always_chosen(k, special):
+def test_non_finite_values_are_always_chosen(k, special):
     values = random_rows(TOPK, 3) * np.float32(1e-10)
     values[:, 0] = FLOAT32.max
     values[1, 300] = special
@@ -398,7 +398,7 @@ def test_nan_is_chosen_before_infinity():
 
 
 @pytest.mark.parametrize("k", [1, 5, TOPK_MAX])
-def test_what_is_not_chosen_is_zero(k):
+def test_elements_not_chosen_become_zero(k):
     values = np.random.default_rng(0).standard_normal((3, TOPK_BLOCK)).astype(np.float32)
     arrived = sent(TOPK, values, k)
     assert (np.count_nonzero(arrived, axis=1) == k).all()
@@ -447,7 +447,7 @@ def test_a_result_is_the_sum_in_bfloat16(total):
         ((512, 0, 0), 6 + 4 * 512),
     ],
 )
-def test_a_result_has_all_elements_when_that_is_no_longer(numbers, nbytes):
+def test_a_result_is_dense_unless_sparse_is_shorter(numbers, nbytes):
     total = with_nonzeros(numbers)
     result = finished(TOPK, total)
     assert result.nbytes == nbytes
@@ -507,7 +507,7 @@ def words(*numbers):
         words(1, 1, 7, 0x3F80, 7, 0x3F80, 7),
     ],
 )
-def test_counts_that_lie(payload):
+def test_wrong_counts_are_refused(payload):
     with pytest.raises(MalformedFrame, match="elements in 2 blocks"):
         expanded(payload, 2)
 
@@ -543,7 +543,7 @@ def test_every_truncated_result_is_noticed():
     assert expanded(result, 3).any()
 
 
-def test_an_index_twice_is_one_of_both():
+def test_a_repeated_index_takes_either_value():
     assert expanded(words(2, 7, 0x3F80, 7, 0xC000), 1)[7] in (0x3F80, 0xC000)
 
 
@@ -560,7 +560,7 @@ def almost_results(draw):
 
 @settings(max_examples=100)
 @given(payload=st.one_of(st.binary(max_size=40), st.integers(2040, 2060).map(bytes), almost_results()))
-def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
+def test_a_result_of_any_bytes_is_accepted_or_malformed(payload):
     payload = memoryview(payload)
     try:
         patterns = expanded(payload, 2)
@@ -580,7 +580,7 @@ def test_a_result_of_any_bytes_is_taken_or_malformed(payload):
         st.lists(st.integers(0, 530), max_size=40).map(lambda numbers: np.array(numbers, "<u2").tobytes()),
     )
 )
-def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
+def test_a_contribution_of_any_bytes_is_accepted_or_malformed(payload):
     is_sized = DType.TOPK.format.is_push(len(payload), layout_bytes_of(TOPK, 2))
     try:
         TOPK.check(memoryview(payload))
@@ -597,7 +597,7 @@ def test_a_contribution_of_any_bytes_is_taken_or_malformed(payload):
 # ---- dither ----
 
 
-def test_a_result_in_int8_is_right_on_the_average():
+def test_an_int8_result_is_right_on_average():
     """This also holds below half a step, where rounding to nearest would turn everything into 0."""
     rows = np.full((4000, 256), 0.3 / 127, np.float32)
     rows[:, 0] = 1.0
@@ -621,7 +621,7 @@ def test_the_noise_of_a_block_depends_on_nothing_but_its_bits():
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -127.0, 5.0])
-def test_noise_moves_no_number_that_needs_no_rounding(value):
+def test_noise_does_not_change_values_that_need_no_rounding(value):
     rows = np.full((200, 256), value, np.float32)
     rows[:, 0] = 127.0
     rows[:, 1] = np.arange(-100, 100) * 1.0  # so that each block has its own noise

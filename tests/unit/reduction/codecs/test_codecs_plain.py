@@ -136,7 +136,7 @@ def float32_patterns():
 
 @pytest.mark.parametrize(("size", "world_size"), SHAPES)
 @pytest.mark.parametrize(("dtype", "op"), ops(DTYPES))
-def test_all_is_as_in_torch(dtype, op, size, world_size):
+def test_results_match_torch(dtype, op, size, world_size):
     """Integers wrap around; of bools, sum and maximum are OR, product and minimum AND."""
     rows = random_rows(dtype, size, world_size)
     assert_same_bits(reduced(rows, dtype, op), expected(rows, op))
@@ -157,7 +157,7 @@ def special_values(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "op"), ops(FLOATS))
-def test_special_values(dtype, op):
+def test_special_values_match_torch(dtype, op):
     rows = special_values(dtype)
     ours, theirs = reduced(rows, dtype, op), expected(rows, op)
     if op in (ReduceOp.MIN, ReduceOp.MAX):
@@ -169,7 +169,7 @@ def test_special_values(dtype, op):
 @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("sign", [0.0, -0.0])
-def test_which_zero_is_less_does_not_depend_on_where_it_is(dtype, op, sign):
+def test_min_and_max_of_signed_zeros_do_not_depend_on_position(dtype, op, sign):
     # The bits of a result do not depend on the grid.
     rows = [
         torch.full((67,), sign, dtype=torch_dtype(dtype)),
@@ -178,7 +178,7 @@ def test_which_zero_is_less_does_not_depend_on_where_it_is(dtype, op, sign):
     assert len(set(reduced(rows, dtype, op).signbit().tolist())) == 1
 
 
-def test_what_overflows_warns_nobody():
+def test_overflow_raises_no_warning():
     code = """
 import numpy as np
 from reduction.codecs import CODECS
@@ -199,7 +199,7 @@ CODECS[DType.FLOAT16].finish(largest, memoryview(bytearray(8)))
 
 
 @pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
-def test_every_pattern_is_widened_and_comes_back(dtype):
+def test_every_pattern_survives_widening_and_rounding(dtype):
     patterns = all_patterns().view(torch_dtype(dtype))
     assert_same_bits(reduced([patterns], dtype, ReduceOp.SUM), patterns)
 
@@ -229,13 +229,13 @@ def test_infinities_and_nans_of_float16_keep_all_bits(special):
 
 
 @pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
-def test_every_rounding(dtype):
+def test_rounding_matches_torch(dtype):
     values = float32_patterns()
     assert_same_bits(result_of(values.numpy().copy(), dtype), values.to(torch_dtype(dtype)))
 
 
 @pytest.mark.parametrize("nan", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
+def test_any_nan_becomes_the_bfloat16_nan_at_any_position(nan):
     for place in range(67):
         accumulator = np.full(67, INF, np.float32)
         accumulator.view(np.uint32)[place] = nan
@@ -251,12 +251,12 @@ def test_a_nan_becomes_that_of_bfloat16_wherever_it_is(nan):
         (0x7FC02000, 0x7E01),
     ],
 )
-def test_what_a_nan_becomes_in_float16(nan, rounded):
+def test_a_nan_remains_a_nan_in_float16(nan, rounded):
     accumulator = np.array([nan, 0], np.uint32).view(np.float32)
     assert result_of(accumulator, DType.FLOAT16).view(torch.uint16).tolist() == [rounded, 0]
 
 
-def test_every_float16_and_every_tie_is_rounded_to_as_numpy_does():
+def test_rounding_to_every_float16_and_at_every_tie_matches_numpy():
     values = np.sort(finite_float16().astype(np.float32))
     near = np.concatenate([values, (values[1:] + values[:-1]) / 2])
     near = np.concatenate([np.nextafter(near, np.float32(-INF)), near, np.nextafter(near, np.float32(INF))])
@@ -300,7 +300,7 @@ def test_a_result_that_needs_no_rounding_is_the_accumulator_itself(dtype):
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if CODECS[dtype].is_plain])
-def test_plain_bytes_are_an_accumulator(dtype):
+def test_plain_payloads_can_serve_as_accumulator(dtype):
     # So the reducer may add to received memory.
     row = random_rows(dtype, 100, 1)[0]
     assert np.frombuffer(payload_of(row), CODECS[dtype].accumulation).tolist() == row.tolist()
@@ -320,5 +320,5 @@ def test_there_is_a_codec_for_every_dtype():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nothing_is_wrong_with_any_bytes_of_a_plain_dtype(dtype):
+def test_any_bytes_of_a_plain_dtype_pass_the_check(dtype):
     CODECS[dtype].check(memoryview(bytes(range(256))))

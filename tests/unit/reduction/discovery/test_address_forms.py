@@ -26,12 +26,12 @@ def test_ranges(address, addresses):
 @pytest.mark.parametrize(
     ("address", "count"), [("r{3..1}:1", 0), ("r{1..5000}:1", 5000), ("r{0..99}-{0..99}:1", 10000)]
 )
-def test_a_range_must_stand_for_something_and_not_too_much(address, count):
+def test_a_range_must_not_be_empty_or_too_large(address, count):
     with pytest.raises(ConfigError, match=f"stands for {count} addresses; allowed: 1 to {ADDRESSES_MAX}"):
         expand(address)
 
 
-def test_a_dns_name_may_say_how_many_it_stands_for():
+def test_a_dns_name_may_give_a_number_of_addresses():
     assert dns_name("dns:a.b:50051") == DnsName("dns:a.b:50051", "a.b", 50051, 1)
     assert dns_name("dns:a.b:50051?count=12").count == 12
 
@@ -83,7 +83,7 @@ def test_anything_else_after_the_question_mark_is_refused(query):
         ("a/b:1", "a host name cannot have '/'"),
     ],
 )
-def test_what_is_refused_and_what_to_write_instead(address, text):
+def test_refused_addresses_suggest_what_to_write(address, text):
     with pytest.raises(ConfigError) as caught:
         check_address(address)
     assert repr(address) in str(caught.value)
@@ -102,7 +102,7 @@ def test_what_is_refused_and_what_to_write_instead(address, text):
         "bücher.example:1",
     ],
 )
-def test_what_passes(address):
+def test_valid_addresses_pass(address):
     check_address(address)
 
 

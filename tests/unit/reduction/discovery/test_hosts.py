@@ -25,7 +25,7 @@ def cluster(workers, reducers, own, port=50051):
         ("elsewhere", None, None, None),
     ],
 )
-def test_each_host_of_the_lists(own, role, index, bind):
+def test_each_listed_host_has_its_role(own, role, index, bind):
     reducers = ("big:6000", "10.0.0.5:6000", "[fd00::5]:6000")
     expected = Cluster("--hosts", reducers, ("gpu-0", "gpu-1"), role, index, bind)
     assert cluster("gpu-{0..1}", "big, 10.0.0.5,[fd00::5]", own, 6000) == expected
@@ -47,7 +47,7 @@ def test_no_reducers():
         ("gpu-{3..1}", "b", "--hosts: 'gpu-{3..1}' is not a host"),
     ],
 )
-def test_lists_that_cannot_be(workers, reducers, message):
+def test_invalid_lists_are_refused(workers, reducers, message):
     with pytest.raises(ConfigError) as caught:
         cluster(workers, reducers, "a")
     assert message in str(caught.value)
@@ -59,7 +59,7 @@ def test_two_entries_for_this_host():
 
 
 @given(st.lists(st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z]{1,3})?", fullmatch=True), unique=True))
-def test_names_come_back_in_their_order(names):
+def test_names_keep_their_order(names):
     assert hosts_in("--hosts", " , ".join(names)) == tuple(names)
 
 

@@ -30,7 +30,7 @@ SLURM = NOBODY | {
         (NOBODY | {"SLURM_JOB_NODELIST_HET_GROUP_0": "a", "SLURM_JOB_NODELIST_HET_GROUP_1": "b"}, None),
     ],
 )
-def test_who_names_reducers(environ, named):
+def test_reducers_named_by_the_platform(environ, named):
     assert named_by_platform(environ) == named
 
 
@@ -68,7 +68,7 @@ def test_addresses_of_the_platform_are_checked_too(pool):
         ),
     ],
 )
-def test_a_reducer(environ, source, bind, index, reducers):
+def test_place_of_a_reducer(environ, source, bind, index, reducers):
     cluster, says = own_place(environ)
     assert says == source
     assert (cluster.bind, cluster.index, cluster.reducers) == (bind, index, reducers)
@@ -85,7 +85,7 @@ def test_a_reducer(environ, source, bind, index, reducers):
         NOBODY | {"SLURM_STEP_NODELIST": "a"},
     ],
 )
-def test_no_place(environ):
+def test_no_place_is_found(environ):
     assert own_place(environ) is None
 
 
@@ -117,7 +117,7 @@ def test_no_place(environ):
         (SLURM | {"SLURM_STEP_NODELIST": "a["}, "node list 'a[':"),
     ],
 )
-def test_a_refusal(environ, text):
+def test_refusals_explain_why(environ, text):
     with pytest.raises(ConfigError) as caught:
         own_place(environ)
     assert str(caught.value).startswith(text)

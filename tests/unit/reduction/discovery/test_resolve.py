@@ -42,7 +42,7 @@ def test_addresses_and_ranges_need_no_name_server(dns):
     assert dns.asked == []
 
 
-def test_a_name_becomes_all_its_addresses_sorted_and_none_comes_twice(dns):
+def test_a_name_becomes_all_its_addresses_sorted_and_without_duplicates(dns):
     dns.script += [answers("10.0.0.7", "10.0.0.5", "10.0.0.7", "fd00::1"), answers("10.0.0.7")]
     listed = ("10.0.0.7:50051", "dns:all.svc:50051", "dns:some:50051", "c:3")
     assert resolve(listed, 1.0, 1000.0) == Resolved(
@@ -108,7 +108,7 @@ def silence():
     is_over.set()
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch, caplog, silence):
+def test_a_silent_name_server_is_not_waited_for_beyond_the_timeout(monkeypatch, caplog, silence):
     monkeypatch.setattr(socket, "getaddrinfo", silence)
     monkeypatch.setattr(resolving, "DNS_RETRY_S", 0.01)
     with pytest.raises(ReducerUnavailable) as caught:
@@ -121,13 +121,13 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch, caplo
     ]
 
 
-def test_nor_is_a_cluster_that_does_not_say_where_its_reducers_are(monkeypatch, silence):
+def test_a_silent_cluster_is_not_waited_for_beyond_the_timeout(monkeypatch, silence):
     monkeypatch.setattr(resolving, "cluster_of", silence)
     with pytest.raises(ReducerUnavailable, match=r"^file:/gone: no answer within 0.1 s$"):
         resolve(("file:/gone",), 0.1, 1000.0)
 
 
-def test_a_name_that_cannot_be_one(dns):
+def test_an_invalid_name_is_reported(dns):
     dns.script += [UnicodeError("label empty or too long")] * 9
     with pytest.raises(ReducerUnavailable, match=r"has 0 of 1 addresses after 1 s: it is not a host name"):
         resolve(("dns:a..b:1",), 1.0, 1000.0)

@@ -40,7 +40,7 @@ def test_every_host_of_a_heterogeneous_cluster(key, host, role, index, bind):
     )
 
 
-def test_the_file_and_what_may_be_left_out(tmp_path):
+def test_the_file_with_default_group_and_port(tmp_path):
     folder = tmp_path / "input" / "config"
     folder.mkdir(parents=True)
     (folder / "resourceconfig.json").write_text(document())
@@ -50,7 +50,7 @@ def test_the_file_and_what_may_be_left_out(tmp_path):
     assert (found.reducers, found.role) == (("algo-1:50051", "algo-11:50051"), "reducer")
 
 
-def test_no_training_of_sagemaker_or_a_file_that_cannot_be_read(tmp_path):
+def test_a_missing_or_unreadable_config_is_an_error(tmp_path):
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"neither SM_RESOURCE_CONFIG nor \S+/resourceconfig.json exists"):
         cluster_of("sagemaker:reducers:1", environ)
@@ -84,7 +84,7 @@ def test_no_training_of_sagemaker_or_a_file_that_cannot_be_read(tmp_path):
         ("sagemaker:", document(reducers=["ab:"]), "of sagemaker: reducer 'ab::50051': write an IPv6"),
     ],
 )
-def test_what_is_wrong_is_named(text, config, message):
+def test_errors_name_the_faulty_value(text, config, message):
     with pytest.raises(ConfigError) as caught:
         cluster_of(text, {"SM_RESOURCE_CONFIG": config})
     assert message in str(caught.value)
@@ -97,7 +97,7 @@ def test_rubbish_is_a_config_error(text):
 
 
 @given(st.sets(st.integers(1, 200), min_size=2), st.randoms())
-def test_what_is_written_is_found_again(numbers, random):
+def test_hosts_are_recovered_from_a_written_config(numbers, random):
     hosts = [f"algo-{number}" for number in sorted(numbers)]
     gpu, cpu = hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
     found = parse(

@@ -25,7 +25,7 @@ from reduction.errors import ConfigError
         ("", []),
     ],
 )
-def test_commas(text, entries):
+def test_split_at_commas(text, entries):
     assert split(text) == entries
 
 
@@ -45,11 +45,11 @@ def test_commas(text, entries):
         ("file://x", None),
     ],
 )
-def test_the_word_before_the_first_colon(text, scheme):
+def test_schemes_are_recognized(text, scheme):
     assert scheme_of(text) == scheme
 
 
-def test_schemes_are_not_opened_when_they_are_checked():
+def test_schemes_are_checked_without_being_resolved():
     check_texts(["slurm:1:50051", "file:/nowhere", "vertex:", "ray:pool", "sagemaker:", "a:1", "ray:1"])
 
 
@@ -81,7 +81,7 @@ def test_an_unknown_scheme(text, message):
     assert (message or "") in str(caught.value)
 
 
-def test_lists_that_are_empty_or_repeat_themselves():
+def test_empty_lists_and_duplicates_are_refused():
     with pytest.raises(ConfigError, match="the list of reducers is empty"):
         check_texts([])
     with pytest.raises(ConfigError, match="names an address twice: vertex:, vertex:"):
@@ -98,7 +98,7 @@ def test_rubbish_is_a_config_error(text):
 # ---- files ----
 
 
-def test_a_file(tmp_path):
+def test_reading_a_file(tmp_path):
     path = tmp_path / "reducers"
     path.write_text("# ours\n a:1\n\nb-{08..10}:2  # a range\r\n[::1]:3\na:1\n")
     assert cluster_of(f"file:{path}") == Cluster("file", ("a:1", "b-08:2", "b-09:2", "b-10:2", "[::1]:3"))
@@ -115,7 +115,7 @@ def test_a_file(tmp_path):
         ("a:1\na-{1..4096}:1\n", "has 4097 addresses; the limit is 4096"),
     ],
 )
-def test_what_a_file_must_have(tmp_path, content, message):
+def test_invalid_files_are_refused(tmp_path, content, message):
     path = tmp_path / "reducers"
     path.write_text(content)
     with pytest.raises(ConfigError) as caught:
@@ -158,7 +158,7 @@ class FakeRay(SimpleNamespace):
 
 
 @pytest.mark.parametrize(("is_connected", "calls"), [(True, []), (False, [{"address": "auto"}])])
-def test_a_pool_of_ray(monkeypatch, is_connected, calls):
+def test_a_ray_pool(monkeypatch, is_connected, calls):
     fake = FakeRay(["10.0.0.5:1", "10.0.0.6:2"], is_connected)
     monkeypatch.setitem(sys.modules, "ray", fake)
     assert cluster_of("ray:pool") == Cluster("ray", ("10.0.0.5:1", "10.0.0.6:2"))
@@ -173,7 +173,7 @@ def test_a_pool_of_ray(monkeypatch, is_connected, calls):
         ("ray:pool", [], "reducers 'ray:pool' of ray: the list of reducers is empty"),
     ],
 )
-def test_a_pool_that_is_not_there(monkeypatch, text, answer, message):
+def test_a_missing_ray_pool_is_reported(monkeypatch, text, answer, message):
     monkeypatch.setitem(sys.modules, "ray", FakeRay(answer))
     with pytest.raises(ConfigError) as caught:
         cluster_of(text)

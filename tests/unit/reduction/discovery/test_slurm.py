@@ -63,7 +63,7 @@ def test_nodes_can_be_named_outside_of_slurm():
         ("slurm:nodes=a[1-:1", BATCH, "node list 'a[1-': '[1-' is not of the form NAME or NAME[1-3,5]"),
     ],
 )
-def test_what_is_wrong_is_named(text, environ, message):
+def test_errors_name_the_faulty_value(text, environ, message):
     with pytest.raises(ConfigError) as caught:
         cluster_of(text, environ)
     assert message in str(caught.value)
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_named(text, environ, message):
         ("a[1-2]-ib", "a1-ib a2-ib"),
     ],
 )
-def test_node_lists(text, names):
+def test_expanding_node_lists(text, names):
     assert hostnames(text) == tuple(names.split())
 
 
@@ -105,7 +105,7 @@ def test_node_lists(text, names):
         ("a[1-3000,1-3000]", "has more than 4096 nodes"),
     ],
 )
-def test_what_is_no_node_list(text, reason):
+def test_invalid_node_lists_are_refused(text, reason):
     with pytest.raises(ConfigError) as caught:
         hostnames(text)
     assert str(caught.value).startswith(f"node list {text!r}")
@@ -142,7 +142,7 @@ ELEMENTS = st.lists(
 @pytest.mark.skipif(shutil.which("scontrol") is None, reason="Slurm's client is not installed")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ELEMENTS, min_size=1, max_size=3))
-def test_as_scontrol_does(tmp_path_factory, elements):
+def test_node_lists_match_scontrol(tmp_path_factory, elements):
     text = ",".join("".join(f"{name}[{','.join(parts)}]" for name, parts in element) for element in elements)
     config = tmp_path_factory.getbasetemp() / "slurm.conf"
     config.write_text("ClusterName=test\nSlurmctldHost=localhost\n")

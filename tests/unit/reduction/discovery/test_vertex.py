@@ -42,7 +42,7 @@ def test_every_replica_of_a_job(task, role, index, bind):
     assert found == Cluster("vertex", tuple(POOLS["workerpool2"]), WORKERS, role, index, bind)
 
 
-def test_a_job_without_workers_beside_the_primary_one_and_without_trials():
+def test_a_job_with_only_the_primary_worker_and_no_trials():
     pools = {"workerpool0": ["a:2222"], "workerpool2": ["r:2222"]}
     found = cluster_of("vertex:workerpool2", {"CLUSTER_SPEC": spec(pools=pools)})
     assert (found.reducers, found.workers) == (("r:2222",), ("a",))
@@ -81,7 +81,7 @@ def test_a_spec_without_a_task():
         ),
     ],
 )
-def test_what_is_missing_is_named(text, environ, message):
+def test_errors_name_what_is_missing(text, environ, message):
     with pytest.raises(ConfigError) as caught:
         cluster_of(text, environ)
     assert str(caught.value).startswith(message)
@@ -103,7 +103,7 @@ def test_what_is_missing_is_named(text, environ, message):
         (spec(index=True), "task.index is True, which is not a replica of workerpool0"),
     ],
 )
-def test_a_spec_of_another_shape_is_shown_with_the_reason(text, reason):
+def test_a_malformed_spec_is_shown_with_the_reason(text, reason):
     with pytest.raises(ConfigError) as caught:
         parse(text)
     message = str(caught.value)
@@ -122,7 +122,7 @@ NAMES = st.lists(st.from_regex(r"[a-z]{1,8}(-[0-9])?", fullmatch=True), min_size
 
 
 @given(NAMES, NAMES, NAMES, st.data())
-def test_what_is_written_is_found_again(primary, others, reducers, data):
+def test_hosts_are_recovered_from_a_written_spec(primary, others, reducers, data):
     pools = {
         f"workerpool{n}": [f"{host}:2222" for host in hosts]
         for n, hosts in enumerate((primary, others, reducers))

@@ -25,7 +25,7 @@ def test_enums_have_the_schemas_numbers(ours, schema, prefix):
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype < DType.INT8_BLOCK])
-def test_itemsize_and_kind_are_torchs(dtype):
+def test_itemsize_and_kind_match_torch(dtype):
     theirs = getattr(torch, dtype.name.lower())
     assert dtype.itemsize == theirs.itemsize
     assert dtype.allows(ReduceOp.AVG) == theirs.is_floating_point
@@ -52,6 +52,6 @@ def test_a_configuration_knows_its_dealing_order():
 
 
 @pytest.mark.parametrize(("group", "title"), [("", "mine"), ("0,2", "mine [ranks 0,2]")])
-def test_a_job_of_a_process_group_is_called_so(group, title):
+def test_the_title_of_a_process_groups_job_names_its_ranks(group, title):
     required = {field.name: 0 for field in fields(JobStatus) if field.default is MISSING}
     assert JobStatus(**required | {"job": "mine", "group": group}).title == title

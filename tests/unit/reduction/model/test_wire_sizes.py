@@ -15,7 +15,7 @@ PLAIN = [dtype for dtype in DType if dtype not in COMPRESSED]
 
 @pytest.mark.parametrize("dtype", PLAIN)
 @pytest.mark.parametrize("numel", [0, 1, 511, 512, 513])
-def test_plain_elements_are_what_they_are(dtype, numel):
+def test_plain_elements_keep_their_size(dtype, numel):
     assert sizes(dtype, numel) == (numel, *[numel * dtype.itemsize] * 3)
     assert dtype.format.block == 1
 
@@ -57,7 +57,7 @@ def test_a_topk_push_has_the_same_number_of_elements_in_each_block(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_topk_result_is_as_large_as_it_has_to_be(count):
+def test_a_topk_result_may_be_smaller_than_its_layout(count):
     layout_bytes = count * TOPK_BLOCK * DType.TOPK.itemsize
     assert DType.TOPK.format.is_result(0, layout_bytes), "its codec finds out"
     assert DType.TOPK.format.is_result(layout_bytes, layout_bytes)
@@ -72,7 +72,7 @@ def test_an_empty_chunk_has_an_empty_push_and_result(dtype):
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_only_a_topk_result_has_a_size_that_is_known_when_it_comes(dtype):
+def test_only_a_topk_result_has_a_size_unknown_until_it_arrives(dtype):
     assert dtype.format.may_shrink is (dtype is DType.TOPK)
 
 
@@ -94,7 +94,7 @@ def test_the_bytes_of_chunks_add_up_to_those_of_the_whole(dtype, kib, rest):
 
 
 @given(dtype=st.sampled_from(COMPRESSED), numel=st.integers(0, 1 << 20))
-def test_nothing_is_more_than_the_credit_counts(dtype, numel):
+def test_no_payload_exceeds_what_the_credit_counts(dtype, numel):
     whole = dtype.format.blocks(numel * dtype.itemsize) * dtype.format.block * dtype.itemsize
     assert dtype.format.push_sizes(whole)[1] <= whole
     assert dtype.format.result_bytes(whole) <= whole

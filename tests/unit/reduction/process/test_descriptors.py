@@ -37,14 +37,14 @@ def limits(monkeypatch):
         (INFINITY, INFINITY, 5000, 5000, INFINITY),
     ],
 )
-def test_the_soft_limit_rises_as_far_as_it_must_and_may(limits, soft, hard, count, allowed, after):
+def test_the_soft_limit_rises_as_far_as_needed_and_allowed(limits, soft, hard, count, allowed, after):
     limits[:] = soft, hard
     assert descriptors.allow(count) == allowed
     assert limits == [after, hard]
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError])
-def test_a_limit_that_the_system_does_not_take(limits, monkeypatch, error):
+def test_a_limit_the_system_refuses_stays_unchanged(limits, monkeypatch, error):
     def refuse(what, wanted):
         raise error
 
@@ -63,7 +63,7 @@ def test_those_in_use_are_counted():
 
 
 @pytest.mark.parametrize(("number", "count"), [(errno.ENOENT, 0), (errno.EMFILE, 1024)])
-def test_where_they_cannot_be_counted(limits, monkeypatch, number, count):
+def test_descriptors_that_cannot_be_counted(limits, monkeypatch, number, count):
     def fail(path):
         raise OSError(number, os.strerror(number), path)
 

@@ -68,7 +68,7 @@ def test_it_starts_again_at_its_address_after_a_pause(started, reducer, caplog):
     ]
 
 
-def test_pauses_grow_until_one_has_lived_long(started, reducer, monkeypatch):
+def test_pauses_grow_until_a_reducer_has_run_steadily(started, reducer, monkeypatch):
     monkeypatch.setattr(kept_reducer.time, "monotonic", lambda: 0.0)
     pauses = []
     for now_s in (*[1.0] * 8, STEADY_S):
@@ -102,7 +102,7 @@ def test_its_port_is_its_own_until_it_is_stopped(started):
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_one_that_does_not_start_leaves_nothing(started):
+def test_a_failed_start_leaves_nothing_behind(started):
     started.code = "import sys; sys.exit(3)"
     reducer = KeptReducer("/ours", "::1", "a secret")
     assert reducer.address.startswith("[::1]:")
@@ -111,7 +111,7 @@ def test_one_that_does_not_start_leaves_nothing(started):
     assert reducer.inherited() == (set(), [])
 
 
-def test_no_process(started):
+def test_fork_error_leaks_no_fd(started):
     started.error = OSError(12, "Cannot allocate memory")
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="Cannot allocate memory"):
@@ -124,7 +124,7 @@ def test_no_such_address():
         KeptReducer("/ours", "192.0.2.1", "a secret")
 
 
-def test_one_without_pipes(started):
+def test_a_reducer_without_pipes(started):
     """The stand-ins of other tests have no pipe."""
     started.code, started.pipe = "", None
     reducer = KeptReducer("/ours", "127.0.0.1", "a secret")

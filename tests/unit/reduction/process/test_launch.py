@@ -30,7 +30,7 @@ def started_with(folder="/opt/ours"):
     return environment[VARIABLE].split(os.pathsep)
 
 
-def test_by_default_only_our_folders_each_once_and_by_its_whole_path(tmp_path):
+def test_by_default_only_our_folders_are_passed_once_and_as_absolute_paths(tmp_path):
     assert started_with() == [SHARED, "/opt/ours"]
     assert started_with(SHARED) == [SHARED]
     command, environment = reducer_command("..")
@@ -38,7 +38,7 @@ def test_by_default_only_our_folders_each_once_and_by_its_whole_path(tmp_path):
     assert environment[VARIABLE].endswith(f"{os.pathsep}{tmp_path}")
 
 
-def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatch):
+def test_an_io_process_is_started_the_same_way_and_leaves_its_torch_unchanged(monkeypatch):
     monkeypatch.setenv("REDUCTION_AUTO", "ddp")
     monkeypatch.setenv("REDUCER_BIND", "kept: it is not a setting of this process")
     command, environment = io_process_command("/opt/ours")
@@ -48,7 +48,7 @@ def test_an_io_process_is_started_alike_and_does_not_change_its_torch(monkeypatc
     assert "REDUCER_BIND" in environment
 
 
-def test_variables_of_an_operator_count_only_for_the_process_that_takes_the_place_of_theirs(monkeypatch):
+def test_operator_variables_reach_only_the_process_that_replaces_theirs(monkeypatch):
     of_operator = {
         "REDUCER_BIND": "10.0.0.5:1",
         "REDUCER_METRICS_PORT": "9102",
@@ -63,7 +63,7 @@ def test_variables_of_an_operator_count_only_for_the_process_that_takes_the_plac
     assert environment.items() >= of_operator.items()
 
 
-def test_folders_of_the_users_come_last_and_the_working_directory_not_at_all(monkeypatch, tmp_path):
+def test_user_folders_come_last_and_the_working_directory_is_left_out(monkeypatch, tmp_path):
     entries = [
         "",
         ".",
@@ -77,7 +77,7 @@ def test_folders_of_the_users_come_last_and_the_working_directory_not_at_all(mon
     assert started_with() == [SHARED, "/opt/ours", str(tmp_path / "there"), "/elsewhere"]
 
 
-def test_a_process_that_was_started_so_hands_on_what_it_got(monkeypatch):
+def test_a_process_started_this_way_passes_on_its_folders(monkeypatch):
     monkeypatch.setenv(VARIABLE, os.pathsep.join(["/opt/ours", "/elsewhere"]))
     assert started_with() == [SHARED, "/opt/ours", "/elsewhere"]
 
@@ -112,7 +112,7 @@ def test_a_reducer_on_a_leash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["token"] == "*:a secret\n"
 
 
-def test_the_token_of_a_reducer_reaches_it_from_a_process_without_standard_streams() -> None:
+def test_a_reducer_gets_its_token_even_from_a_process_without_standard_streams() -> None:
     """The process's pipes would get the numbers of the child's standard streams."""
     code = """
 import os, subprocess, sys

@@ -25,18 +25,18 @@ def test_a_rate_is_a_number_with_a_unit_of_powers_of_1000(text, mbit):
 
 
 @pytest.mark.parametrize("text", ["", "25", "fast", "-1G", "0M", "0.1M", "101T", "25GB", "25 G G"])
-def test_anything_else_is_an_error_that_says_how_to_write_it(text):
+def test_any_other_rate_is_an_error_that_shows_the_format(text):
     with pytest.raises(ConfigError, match=rf"^--link is {text!r}; it must be the rate .* such as 25G"):
         link_mbit("--link", text)
 
 
-def test_both_sides_know_their_host_and_where_a_reducer_of_it_listens():
+def test_both_sides_agree_on_their_host_and_its_reducers_local_socket():
     assert own_host() == own_host()
     assert len(own_host()) == ID_BYTES
     assert local_socket(b"\x01\xff") == "\0reduction-server-01ff"
 
 
-def test_where_there_is_no_proc_the_name_of_the_host_counts(monkeypatch):
+def test_without_proc_the_host_name_identifies_the_host(monkeypatch):
     def refuse(*_):
         raise OSError
 

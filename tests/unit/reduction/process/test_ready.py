@@ -41,7 +41,7 @@ def test_a_process_that_serves_goes_on_until_its_stdin_is_closed():
     ],
     ids=["ends", "says something else", "says nothing"],
 )
-def test_a_process_that_does_not_serve_is_told_and_gone(code, reason):
+def test_a_process_that_does_not_serve_is_reported_and_cleaned_up(code, reason):
     process = python(code)
     with pytest.raises(NotReady, match=reason):
         wait_until_ready(process, 0.5 if "within" in reason else 30)
@@ -53,7 +53,7 @@ def test_a_process_that_does_not_serve_is_told_and_gone(code, reason):
 STAYS = SERVES.replace("sys.stdin.read()", "import time; time.sleep(60)")
 
 
-def test_a_process_without_a_pipe_to_its_stdin_must_have_been_told_to_end():
+def test_a_process_without_a_stdin_pipe_must_be_terminated_first():
     process = python(STAYS, stdin=subprocess.DEVNULL)
     wait_until_ready(process, 30)
     process.terminate()

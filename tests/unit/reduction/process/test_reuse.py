@@ -38,7 +38,7 @@ class Pool:
 # ---- buffers ----
 
 
-def test_of_two_free_buffers_the_last_one_used_is_used_again():
+def test_of_two_free_buffers_the_last_used_is_reused_first():
     pool = Pool()
     first, second = pool.take(BIG), pool.take(BIG)
     pool.give(first)
@@ -47,14 +47,14 @@ def test_of_two_free_buffers_the_last_one_used_is_used_again():
     assert pool.take(BIG) is first
 
 
-def test_what_could_not_be_allocated_is_not_in_use():
+def test_a_failed_allocation_does_not_count_as_used():
     pool = Pool()
     pool.shelf.take(BIG)
     pool.shelf.cancel(BIG)
     assert pool.shelf.used_bytes == 0
 
 
-def test_a_shelf_that_was_cleared_has_forgotten_all_but_what_is_in_use():
+def test_a_cleared_shelf_forgets_everything_but_what_is_in_use():
     pool = Pool()
     kept = pool.take(SMALL)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_a_shelf_that_was_cleared_has_forgotten_all_but_what_is_in_use():
 # ---- rule 1: sizes used at the same time ----
 
 
-def test_the_buffer_that_was_unused_for_longest_goes_first():
+def test_the_buffer_unused_for_longest_is_freed_first():
     pool = Pool()
     pool.use(10, 20, 30)
     pool.use(10)
@@ -103,7 +103,7 @@ def test_a_peak_is_forgotten_in_time():
     assert pool.bytes == SMALL
 
 
-def test_what_is_in_use_for_long_stays_a_part_of_the_peak():
+def test_a_buffer_long_in_use_still_counts_toward_the_peak():
     pool = Pool()
     pool.use(BIG)
     long = pool.take(BIG)
@@ -117,7 +117,7 @@ def test_what_is_in_use_for_long_stays_a_part_of_the_peak():
 # ---- rule 2: patterns ----
 
 
-def test_a_pattern_is_kept_although_something_new_comes_with_each_round():
+def test_a_pattern_is_kept_although_each_round_brings_a_new_size():
     pool = Pool()
     for step in range(100):
         allocated = pool.use(BIG) + pool.use(BIG // 2)
@@ -126,7 +126,7 @@ def test_a_pattern_is_kept_although_something_new_comes_with_each_round():
         assert pool.bytes <= BIG + BIG // 2 + BIG + 1 + step + SMALL
 
 
-def test_a_size_is_no_pattern_because_it_came_twice_at_a_time():
+def test_a_size_used_twice_at_the_same_time_is_not_a_pattern():
     pool = Pool()
     pool.use(BIG, BIG, BIG)
     for nbytes in range(100, 200):
@@ -136,7 +136,7 @@ def test_a_size_is_no_pattern_because_it_came_twice_at_a_time():
     assert pool.bytes == SMALL
 
 
-def test_a_size_that_comes_again_late_is_no_pattern():
+def test_a_size_that_recurs_late_is_not_a_pattern():
     pool = Pool()
     for _ in range(3):
         pool.use(BIG)
@@ -145,7 +145,7 @@ def test_a_size_that_comes_again_late_is_no_pattern():
         assert pool.bytes == SMALL
 
 
-def test_a_patterns_size_that_is_in_use_for_long_stays_known():
+def test_a_pattern_size_long_in_use_is_still_remembered():
     pool = Pool()
     for _ in range(5):
         pool.use(BIG)
@@ -173,7 +173,7 @@ def test_a_pattern_may_keep_no_more_than_it_was_allowed():
 # ---- rule 3: sizes that recur by chance ----
 
 
-def test_a_long_pattern_of_few_times_what_is_in_use_is_kept():
+def test_a_long_pattern_is_kept_if_only_a_few_times_what_is_in_use():
     pool, allocated = Pool(), []
     for _ in range(4):
         allocated.append(sum(pool.use(BIG + one) for one in range(PATTERN_TIMES - 1)))
@@ -207,7 +207,7 @@ def patterns(count, times):
     return pool, rounds
 
 
-def test_a_long_pattern_of_many_times_what_is_in_use_is_not():
+def test_a_long_pattern_is_dropped_if_many_times_what_is_in_use():
     pool, rounds = patterns(3 * PEAK_TAKES, 10)
     assert min(rounds) > PEAK_TAKES
     assert pool.bytes <= (PATTERN_TIMES + 1) * (BIG + 3 * PEAK_TAKES)

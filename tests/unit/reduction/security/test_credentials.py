@@ -42,7 +42,7 @@ def test_some_are_not_enough(given, missing):
     assert str(caught.value) == text
 
 
-def test_the_files_are_read_in_the_order_of_grpc(authority):
+def test_the_files_are_read_in_the_order_grpc_expects(authority):
     files = authority.files("127.0.0.1")
     key, cert, ca = files.read()
     assert [key, cert, ca] == [Path(path).read_bytes() for path in (files.key, files.cert, files.ca)]
@@ -68,7 +68,7 @@ def test_a_server_speaks_no_tls_before_1_3(authority):
 
 @pytest.mark.parametrize("field", ["cert", "key", "ca"])
 @pytest.mark.parametrize("content", [None, b"", b"no PEM"])
-def test_a_file_that_is_missing_or_no_pem_is_named(authority, tmp_path, field, content):
+def test_a_file_that_is_missing_or_not_pem_is_named(authority, tmp_path, field, content):
     path = tmp_path / "bad"
     if content is not None:
         path.write_bytes(content)
@@ -86,7 +86,7 @@ def test_a_key_of_another_certificate(authority):
         replace(ours, key=theirs.key).read()
 
 
-def test_an_encrypted_key_asks_nobody(authority, tmp_path):
+def test_encrypted_keys_fail_without_a_prompt(authority, tmp_path):
     files = authority.files()
     key = serialization.load_pem_private_key(Path(files.key).read_bytes(), None)
     encrypted = tmp_path / "encrypted.key"
@@ -102,7 +102,7 @@ def test_an_encrypted_key_asks_nobody(authority, tmp_path):
         replace(files, key=str(encrypted)).read()
 
 
-def test_a_key_that_everybody_may_read_is_warned_of(authority, caplog):
+def test_a_world_readable_key_is_warned_about(authority, caplog):
     files = authority.files()
     files.read()
     assert caplog.messages == []
@@ -113,6 +113,6 @@ def test_a_key_that_everybody_may_read_is_warned_of(authority, caplog):
     ]
 
 
-def test_the_files_show_only_their_paths(authority):
+def test_the_repr_of_files_shows_only_paths(authority):
     files = authority.files()
     assert repr(files) == f"TlsFiles(cert={files.cert!r}, key={files.key!r}, ca={files.ca!r})"

@@ -21,19 +21,19 @@ def issued(*not_after):
 
 
 @pytest.mark.parametrize("year", [1990, 2027, 2049, 2050, 2999])
-def test_both_ways_to_write_a_time(year):
+def test_both_time_formats_are_read(year):
     when = datetime(year, 2, 3, 4, 5, 6, tzinfo=UTC)
     begin = datetime(1960, 1, 1, tzinfo=UTC).timestamp()
     assert validities(issued(when), "f") == [Validity(begin, when.timestamp())]
 
 
-def test_all_of_a_file_in_its_order():
+def test_all_certificates_are_read_in_order():
     now = datetime.now(UTC).replace(microsecond=0)
     ends = [now + timedelta(days=days) for days in (3, 2, 4)]
     assert [one.end for one in validities(issued(*ends), "f")] == [when.timestamp() for when in ends]
 
 
-def test_what_is_wrong_at_a_time_names_the_date():
+def test_out_of_date_errors_name_the_date():
     assert date(0.0) == "1970-01-01 00:00:00 UTC"
     one = Validity(86_400.0, 2 * 86_400.0)
     assert [one.trouble(at) for at in (86_399.0, 86_400.0, 2 * 86_400.0, 2 * 86_400.1)] == [
@@ -44,14 +44,14 @@ def test_what_is_wrong_at_a_time_names_the_date():
     ]
 
 
-def test_the_same_as_the_library_says():
+def test_dates_match_the_cryptography_library():
     pem = trustme.CA().cert_pem.bytes()
     theirs = x509.load_pem_x509_certificate(pem)
     dates = theirs.not_valid_before_utc, theirs.not_valid_after_utc
     assert validities(pem, "f") == [Validity(*(when.timestamp() for when in dates))]
 
 
-def test_a_certificate_of_version_1_has_no_field_for_it():
+def test_a_version_1_certificate_without_a_version_field_is_read():
     def item(tag, *contents):
         return bytes([tag, len(b"".join(contents))]) + b"".join(contents)
 
@@ -67,7 +67,7 @@ def test_a_file_without_a_certificate(pem):
         validities(pem, "f")
 
 
-def test_no_end_of_a_certificate_is_an_error_of_another_kind():
+def test_truncated_certificates_raise_only_config_errors():
     der = ssl.PEM_cert_to_DER_cert(trustme.CA().cert_pem.bytes().decode())
     for length in range(1, len(der)):
         with pytest.raises(ConfigError):

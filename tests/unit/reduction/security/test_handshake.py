@@ -78,7 +78,7 @@ def worker(authority):
     return authority.files()
 
 
-def test_nothing_is_wrong(server, worker):
+def test_matching_tls_gives_no_reason(server, worker):
     assert ask(worker, server_of(server), says_hello) is None
     assert ask(None, None, says_hello) is None
 
@@ -131,7 +131,7 @@ def test_a_certificate_that_is_out_of_date(authority, server, worker, days, what
     assert ours.startswith(f"our certificate {old.cert} {what}{day:%Y-%m-%d} ")
 
 
-def test_dates_that_cannot_be_read_are_not_the_reason(authority, worker, monkeypatch):
+def test_unreadable_dates_are_not_given_as_the_reason(authority, worker, monkeypatch):
     def no_certificate(der):
         raise IndexError
 
@@ -140,7 +140,7 @@ def test_dates_that_cannot_be_read_are_not_the_reason(authority, worker, monkeyp
     assert reason == "its certificate is not accepted here: certificate has expired"
 
 
-def test_who_hangs_up_before_the_handshake_may_be_about_to_end(worker):
+def test_hanging_up_before_the_handshake_gives_no_reason(worker):
     def ends(writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
 
@@ -148,18 +148,18 @@ def test_who_hangs_up_before_the_handshake_may_be_about_to_end(worker):
     assert ask(worker, None, ends) is None
 
 
-def test_who_does_not_answer_in_time(server, worker):
+def test_a_silent_server_gives_no_reason(server, worker):
     assert ask(worker, server_of(server), is_silent, timeout_s=0.3) is None
     assert ask(None, None, is_silent, timeout_s=0.1) is None
 
 
-def test_nobody_there(worker):
+def test_an_unreachable_server(worker):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert asyncio.run(why_refused(f"127.0.0.1:{port}", worker)) is None
     assert asyncio.run(why_refused("no address", worker)) is None
 
 
-def test_files_that_are_gone(tmp_path):
+def test_missing_files_give_no_reason(tmp_path):
     nothing = TlsFiles(*(str(tmp_path / name) for name in ("cert", "key", "ca")))
     assert ask(nothing, None, says_hello) is None

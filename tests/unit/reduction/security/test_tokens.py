@@ -24,7 +24,7 @@ def token_file(tmp_path):
     return write
 
 
-def test_the_line_of_a_job_is_that_of_its_rails_as_well(token_file):
+def test_the_line_of_a_job_also_covers_its_rails(token_file):
     table = read_tokens(token_file(f"one:{A}\ntwo@3:{B}\n*:{C}\n"))
     jobs = "one", "one@0", "one@4095", "two@3", "two@2", "one@03", "one@x", "one@", "three"
     assert [table.of(job) for job in jobs] == [A, A, A, B, C, C, C, C, C]
@@ -42,7 +42,7 @@ def test_the_last_colon_ends_the_job(token_file):
     assert read_tokens(token_file(f"team:night:run:{A}")).of("team:night:run") == A
 
 
-def test_comments_empty_lines_and_spaces_count_for_nothing(token_file):
+def test_comments_empty_lines_and_spaces_are_ignored(token_file):
     table = read_tokens(token_file(f"# one:{B}\n\n  \t\n   # two:{B}\n  größe 1 : {A} \r\n"))
     assert table.of("größe 1") == A
     assert repr(table) == "<TokenTable of 1>"
@@ -84,7 +84,7 @@ def test_no_such_file(tmp_path):
         read_tokens(str(tmp_path / "nowhere"))
 
 
-def test_a_file_that_everybody_may_read_is_warned_of(token_file, tmp_path, caplog):
+def test_a_world_readable_file_is_warned_about(token_file, tmp_path, caplog):
     path = token_file(f"job:{A}")
     read_tokens(path)
     (tmp_path / "tokens").chmod(0o640)
@@ -97,7 +97,7 @@ def test_a_file_that_everybody_may_read_is_warned_of(token_file, tmp_path, caplo
     ]
 
 
-def test_a_token_that_can_be_guessed_is_warned_of(token_file, caplog):
+def test_a_guessable_token_is_warned_about(token_file, caplog):
     path = token_file(f"one:{'s' * 16}\ntwo:secret\n")
     assert read_tokens(path).of("two") == "secret"
     assert caplog.messages == [
@@ -106,7 +106,7 @@ def test_a_token_that_can_be_guessed_is_warned_of(token_file, caplog):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_who_is_admitted():
+def test_tokens_admit_only_own_jobs():
     table = TokenTable({"one": A, "two": B, "*": C})
     assert table.admits("one", A)
     assert table.admits("three", C)
@@ -117,7 +117,7 @@ def test_who_is_admitted():
 
 
 @pytest.mark.parametrize("shown", [A, "", "x", A[:-1], A + "x", "x" * 1000])
-def test_the_time_of_a_comparison_tells_nothing(monkeypatch, shown):
+def test_comparison_time_reveals_nothing(monkeypatch, shown):
     """The only comparison takes a time that depends on the length alone, and all tokens have the same length."""
     lengths = []
 
@@ -130,22 +130,22 @@ def test_the_time_of_a_comparison_tells_nothing(monkeypatch, shown):
     assert lengths == [(32, 32)]
 
 
-def test_a_job_without_a_token_is_admitted_with_none():
+def test_no_token_admits_a_job_without_one():
     table = TokenTable({"one": A})
     assert not any(table.admits("two", shown) for shown in ("", A, "None", "*"))
 
 
-def test_which_tokens_are_known():
+def test_only_tokens_of_the_table_are_known():
     table = TokenTable({"one": A, "two": A, "*": C})
     assert [table.knows(shown) for shown in (A, C, B, "")] == [True, True, False, False]
 
 
-def test_the_token_for_the_status_is_that_of_any_job_or_the_first():
+def test_the_status_token_is_the_wildcard_one_or_else_the_first():
     assert TokenTable({"one": A, "*": C}).of_any_job() == C
     assert TokenTable({"one": A, "two": B}).of_any_job() == A
 
 
-def test_who_may_drain():
+def test_tokens_that_may_drain():
     operated = TokenTable({"one": A, "*": C})
     assert (operated.may_drain(C), operated.may_drain(A), operated.may_drain("")) == (True, False, False)
     jobs = TokenTable({"one": A, "two": B})

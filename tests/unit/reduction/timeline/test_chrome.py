@@ -29,7 +29,7 @@ def slices(trace):
     return found
 
 
-def test_all_ranks_are_on_the_first_ones_clock():
+def test_all_ranks_use_the_clock_of_the_first():
     records = [record(0, [span(0, 5.0)]), record(1, [span(0, 5.0, shift=100.0)], clock="two")]
     trace = document(records, offsets(records))
     assert trace["baseTimeNanoseconds"] == 1_005_000_000_000
@@ -109,7 +109,7 @@ def profile(host, base_s, *events, **more):
     return {"host_name": host, "baseTimeNanoseconds": int(base_s * 1e9), "traceEvents": list(events)} | more
 
 
-def test_events_of_a_profiler_are_on_the_first_ones_clock():
+def test_profiler_events_use_the_clock_of_the_first_rank():
     # The second host's monotonic clock shows 100 s more, and its wall clock 2 s more, than the first one's.
     records = [record(0, [span(0, 5.0)]), record(1, [span(0, 5.0, shift=100.0)], clock="two")]
     records[1] = dataclasses.replace(records[1], host="other", unix_offset=records[0].unix_offset - 98.0)
@@ -136,7 +136,7 @@ def test_events_of_a_profiler_are_on_the_first_ones_clock():
         (profile("here", 0, 3), "not an export of torch.profiler"),
     ],
 )
-def test_what_is_no_profile(made, text):
+def test_invalid_profiles_are_refused(made, text):
     records = [dataclasses.replace(record(0, [span(0, 5.0)]), host="here")]
     trace = document(records, offsets(records))
     with pytest.raises(ConfigError, match=text):

@@ -53,13 +53,13 @@ def not_whole(**changes):
     ],
     ids=["none", "other numbers", "another life", "another job", "not whole", "nothing pushed"],
 )
-def test_without_common_collectives_the_hosts_clocks_must_do(mine, theirs, job):
+def test_without_common_collectives_the_hosts_clocks_are_used(mine, theirs, job):
     there = [] if theirs is None else [theirs]
     records = [record(0, [mine]), record(1, there, clock="two", unix_offset=998.0, job=job)]
     assert [(offset.seconds, offset.error) for offset in offsets(records)] == [(0.0, 0.0), (2.0, None)]
 
 
-def test_a_job_with_ranks_on_both_hosts_tells_it_for_all_jobs():
+def test_a_job_with_ranks_on_both_hosts_gives_the_offset_for_all_jobs():
     here, there = record(0, [span(0, 1.0)]), record(1, [span(0, 1.0, shift=3.0)], clock="two")
     found = offsets([here, record(1, [span(0, 501.0)], clock="two", job="other"), there])
     assert found[1] == found[2]

@@ -16,7 +16,7 @@ def test_no_two_jobs_share_a_name_and_none_leaves_the_directory():
     assert file_name("a", f"-reducer-{'h' * 250}:1-77").endswith("h_1-77")
 
 
-def test_a_file_is_written_again_and_only_we_may_read_it(tmp_path):
+def test_a_file_is_rewritten_and_readable_only_by_us(tmp_path):
     file = OwnFile(tmp_path / "new" / "folder", "a")
     path = file.write("a long text")
     assert file.write("short") == path == tmp_path / "new" / "folder" / "a.json"
@@ -25,7 +25,7 @@ def test_a_file_is_written_again_and_only_we_may_read_it(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_leaves_the_former_text(tmp_path):
+def test_a_failed_write_leaves_the_previous_text(tmp_path):
     file = OwnFile(tmp_path, "a")
     path = file.write("first")
     with pytest.raises(UnicodeEncodeError):
@@ -34,7 +34,7 @@ def test_what_cannot_be_written_leaves_the_former_text(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_that_were_there_stay_as_they_are(tmp_path):
+def test_existing_files_are_left_untouched(tmp_path):
     (tmp_path / "a.json").write_text("theirs")
     os.mkfifo(tmp_path / "a.1.json")
     assert OwnFile(tmp_path, "a").write("ours") == tmp_path / "a.2.json"
@@ -67,7 +67,7 @@ def put_pipe(path, other):
 
 
 @pytest.mark.parametrize("put", [put_link, put_file, put_pipe])
-def test_what_has_taken_the_place_of_our_file_is_not_written_to(tmp_path, put):
+def test_a_replacement_of_our_file_is_not_written_to(tmp_path, put):
     other = tmp_path / "other"
     other.write_text("precious")
     file = OwnFile(tmp_path, "a")
@@ -81,7 +81,7 @@ def test_what_has_taken_the_place_of_our_file_is_not_written_to(tmp_path, put):
     assert file.write("third") == tmp_path / "a.1.json"
 
 
-def test_a_failure_is_the_callers(tmp_path):
+def test_a_failure_is_raised_to_the_caller(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         OwnFile(tmp_path / "file", "a").write("")

@@ -38,7 +38,7 @@ def test_a_rank_that_is_slow_at_the_end():
     assert found.link == pytest.approx(2 * 0.1)
 
 
-def test_a_rank_that_stands_still_in_a_transfer_which_holds_up_all_others():
+def test_a_rank_that_stalls_in_a_transfer_and_holds_up_all_others():
     records = [record(rank, [span(1, 10.0, pushed=2.5, whole=3.0)]) for rank in range(2)]
     at_one = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 9, {}, {0: 5, 1: 4}, {0: 0.5, 1: 6.4}, {0: 0.1, 1: 1.6})
     at_other = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 9, {}, {0: 9}, {0: 0.9}, {0: 0.2})
@@ -47,7 +47,7 @@ def test_a_rank_that_stands_still_in_a_transfer_which_holds_up_all_others():
     assert found.link == pytest.approx(2 * 0.4)
 
 
-def test_the_straggler_of_the_job_gets_the_rest():
+def test_the_straggler_of_the_job_is_blamed_for_the_rest():
     records = [record(rank, [span(1, 10.0, pushed=2.0, whole=3.0)], world_size=3) for rank in range(3)]
     there = ReducerSpan(1, 10.1, 12.9, 0.0, 0.1, 20, {}, {0: 4, 2: 16}, {0: 0.1, 2: 16.0})
     start = ReducerSpan(0, 1.0, 2.0, 0.0, 0.1, 90, {}, {1: 90}, {1: 50.0})
@@ -64,7 +64,7 @@ def test_a_rank_that_is_always_a_little_behind_on_a_slow_link_is_not_the_cause()
     assert found.link == pytest.approx(6.0)
 
 
-def test_clocks_that_cannot_be_compared_and_ranks_that_are_missing_blame_nobody():
+def test_incomparable_clocks_and_missing_ranks_blame_nobody():
     spans = [span(1, 10.0), span(2, 20.0, whole=3.0)]
     alone = [record(0, spans, world_size=4)]
     assert lost(alone, rate=None).link == pytest.approx(2.0)

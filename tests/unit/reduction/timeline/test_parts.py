@@ -35,14 +35,14 @@ def test_the_parts_of_one_collective_and_of_several():
     assert one.measured == pytest.approx(total(one))
 
 
-def test_what_happens_beside_a_transfer_costs_nothing():
+def test_work_during_a_transfer_costs_nothing():
     first, second = span(1, 0.0, 1.0, 1.0, 2.0, 6.0, 7.0), span(2, 0.5, 4.0, 5.0, 6.0, 8.0, 8.25)
     one = parts([first, second], {})
     assert (one.copy, one.credit, one.transfer, one.copy_back) == (1.0, 0.0, 7.0, 0.25)
     assert one.measured == total(one) == 8.25
 
 
-def test_late_ranks_have_their_parts_and_who_began_before_has_none():
+def test_late_ranks_have_a_part_and_ranks_that_began_earlier_have_none():
     group = [span(1, 0.0, 0.0, 0.0, 1.0, 4.0, 4.0), span(2, 4.0, 4.0, 6.0, 7.0, 9.0, 9.0)]
     one = parts(group, {1: Begun(2.0, 0), 2: Begun(7.0, 3)})
     assert (dict(one.ranks), one.transfer) == ({0: 2.0, 3: 1.0}, 4.0)
@@ -50,20 +50,20 @@ def test_late_ranks_have_their_parts_and_who_began_before_has_none():
     assert parts(group[1:], {2: Begun(99.0, 1)}).ranks == {1: 3.0}, "it never began"
 
 
-def test_a_collective_of_nothing_has_no_transfer():
+def test_an_empty_collective_has_no_transfer():
     one = parts([span(1, 0.0, None, None, None, None, 1.0, nbytes=0)], {})
     assert one.measured == total(one) == 1.0
     assert one.copy_back == 0
 
 
-def test_rounds_end_where_nothing_is_on_its_way():
+def test_rounds_end_when_nothing_is_in_flight():
     spans = [span(0, 0, 0, 0, 1, 2, 3), span(1, 2, 2, 2, 3, 4, 5), span(2, 5, 5, 5, 6, 7, 8)]
     open_one = span(3, 9, 9, 9, 9, None, None)
     assert [[one.seq for one in group] for group in rounds([*spans, open_one])] == [[0, 1], [2]]
     assert list(rounds([])) == []
 
 
-def test_one_rank_alone_sees_waits_that_differ():
+def test_one_rank_alone_infers_late_starts_from_its_waits():
     spans = [
         span(1, 0.0, 0.0, 0.0, 1.0, 4.0, 4.0, first_result=0.5),
         span(2, 10.0, 10.0, 10.0, 11.0, 17.0, 17.0, first_result=13.5),
@@ -86,7 +86,7 @@ def test_the_ideal_is_that_of_the_best_large_round():
     assert ideal(slower, 0.0) == 8.0
 
 
-def test_the_time_of_a_chunk_is_that_of_the_first_and_of_the_last():
+def test_the_time_of_a_chunk_is_averaged_over_the_first_and_the_last():
     spans = [
         span(1, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0, first_result=1.5),
         span(2, 0.0, 0.0, 1.0, 2.0, 5.0, 5.0),

@@ -52,7 +52,7 @@ def test_a_collective_has_a_bar_for_each_of_its_parts():
     assert axis == ["0.0 s", "0.5 s", "1.0 s", "1.5 s", "2.0 s", "2.5 s", "3.0 s"]
 
 
-def test_what_overlaps_has_a_row_of_its_own():
+def test_overlapping_collectives_get_their_own_rows():
     assert len(drawn([record(0, [span(0, 5.0), span(1, 6.0), span(2, 8.0)])]).rows) == 2
 
 
@@ -67,14 +67,14 @@ def test_the_middle_is_shown_unless_a_window_is_given():
     assert seqs(drawn(records, until=11.9).bars) == list(range(4))
 
 
-def test_nothing_to_draw_is_an_error_that_says_where_there_is_something():
+def test_nothing_to_draw_is_an_error_that_names_the_end_of_the_trace():
     with pytest.raises(ConfigError, match=r"from 100 s to 101 s: the trace ends at 2.1 s"):
         drawn([record(0, [span(0, 5.0)])], since=100.0, until=101.0)
     with pytest.raises(ConfigError, match=r"the trace ends at 0 s"):
         drawn([record(0, [])])
 
 
-def test_what_is_not_done_goes_on_to_the_end():
+def test_unfinished_collectives_extend_to_the_end():
     half, fresh = span(1, 8.0), span(2, 9.0)
     half.whole = half.done = None
     fresh.taken = fresh.whole = fresh.done = None

@@ -18,11 +18,11 @@ SOME = record(
 )
 
 
-def test_it_comes_back_as_it_was():
+def test_a_record_survives_a_round_trip():
     assert from_json(SOME.to_json(), "f") == SOME
 
 
-def test_pushes_are_those_of_all_reducers():
+def test_first_and_last_push_cover_all_reducers():
     both = span(0, 1.0, lanes=("a:1", "b:2"))
     assert (both.first_push, both.last_push) == (1.2, 1.7)
     assert (Span(1, "x", 8, 8, 3.0).first_push, Span(1, "x", 8, 8, 3.0).last_push) == (None, None)
@@ -45,7 +45,7 @@ def test_pushes_are_those_of_all_reducers():
         ({"notes": 3}, "not iterable"),
     ],
 )
-def test_what_is_no_record_is_an_error(change, why):
+def test_an_invalid_record_is_an_error(change, why):
     document = json.loads(SOME.to_json()) | change
     with pytest.raises(ConfigError, match=why):
         from_json(json.dumps(document), "f")

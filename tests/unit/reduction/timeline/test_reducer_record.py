@@ -19,7 +19,7 @@ RECORD = ReducerRecord(
 )
 
 
-def test_it_is_read_as_it_was_written():
+def test_a_record_survives_a_round_trip():
     assert from_json(RECORD.to_json(), "file") == RECORD
 
 
@@ -32,7 +32,7 @@ def test_it_is_read_as_it_was_written():
         ({"more": 1}, "not a record of a reducer"),
     ],
 )
-def test_another_file_is_refused(change, reason):
+def test_an_invalid_record_is_refused(change, reason):
     with pytest.raises(ConfigError, match=reason):
         from_json(json.dumps(json.loads(RECORD.to_json()) | change), "file")
 
@@ -48,12 +48,12 @@ def test_its_clock_is_compared_with_those_of_the_ranks():
     assert found.error < 0.2
 
 
-def test_a_reducer_on_a_rank_s_host_has_its_clock():
+def test_a_reducer_on_a_ranks_host_shares_its_clock():
     mine = [record(0, []), record(1, [], clock="three")]
     assert reducer_offsets([RECORD], mine, [Offset(0.0, 0.0), Offset(4.0, 0.1)]) == [Offset(4.0, 0.1)]
 
 
-def test_without_anything_in_common_the_clocks_of_the_hosts_tell():
+def test_without_anything_in_common_the_hosts_clocks_are_used():
     unfinished = span(1, 5.0)
     unfinished.whole = None
     unfinished.lanes = {}

@@ -15,7 +15,7 @@ from reduction.timeline.stragglers import Straggler, straggler, waited_for
         ({0: 20}, {0: 5.0}, 1, None),
     ],
 )
-def test_a_straggler(counts, waits, world_size, expected):
+def test_finding_a_straggler(counts, waits, world_size, expected):
     assert straggler(counts, waits, world_size) == expected
 
 

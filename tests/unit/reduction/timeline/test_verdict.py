@@ -17,7 +17,7 @@ def said(*records):
     return list(verdict(*timed(*records)))
 
 
-def test_the_parts_add_up_and_the_first_one_does_not_count():
+def test_the_parts_add_up_and_the_first_round_is_ignored():
     lines = said(record(0, [span(0, 1.0, whole=900.0), span(1, 901.0), span(2, 905.0)]))
     assert lines == [
         "mean of 2 rounds of 1 rank: 2100.00 ms for 0.02 kB in 1.0 collectives; ideal 1800.00 ms -> 86 %",
@@ -26,7 +26,7 @@ def test_the_parts_add_up_and_the_first_one_does_not_count():
     ]
 
 
-def test_what_is_lost_is_named_from_the_largest_to_the_smallest():
+def test_losses_are_listed_from_the_largest_to_the_smallest():
     early = [span(seq, 10.0 * seq, push_s=1.9, whole=10.0 * seq + 4) for seq in range(3)]
     late = [span(seq, 10.0 * seq + 1, push_s=0.9, whole=10.0 * seq + 4) for seq in range(3)]
     lines = list(verdict(*timed(record(0, early), record(1, late)), rate=16.0))
@@ -41,14 +41,14 @@ def test_what_is_lost_is_named_from_the_largest_to_the_smallest():
     assert lines[2] == "-> most of it: on the links or at the reducers"
 
 
-def test_a_rank_that_begins_late_is_what_to_look_at():
+def test_a_rank_that_begins_late_is_pointed_out():
     early = [span(seq, 10.0 * seq, whole=10.0 * seq + 4) for seq in range(3)]
     late = [span(seq, 10.0 * seq + 3, whole=10.0 * seq + 4) for seq in range(3)]
     lines = list(verdict(*timed(record(0, early), record(1, late)), rate=1e9))
     assert lines[2] == "-> most of it: waiting for rank 1 (host-one) to begin: look at its data loader"
 
 
-def test_reducers_tell_more():
+def test_reducer_records_add_detail():
     spans = [span(seq, 10.0 * seq) for seq in range(3)]
     busy = ReducerSpan(1, 10.3, 12.0, 0.0, 1.2, 20, {}, {0: 10, 1: 10}, {0: 0.1, 1: 0.1})
     theirs = ReducerRecord("cnn", 2, "r:1", "host-r", "one", 0.0, (busy,))
@@ -71,7 +71,7 @@ def test_small_causes_are_shown_together():
     assert lines[1] == "lost 300.00 ms: 300.00 ms other"
 
 
-def test_one_rank_alone_waits_for_others_without_a_name():
+def test_one_rank_alone_waits_for_unnamed_others():
     spans = [span(1, 10.0), span(2, 20.0), span(3, 30.0)]
     lane = spans[2].lanes["r:1"]
     spans[2].lanes = {"r:1": replace(lane, first_result=lane.first_result + 1)}
@@ -90,12 +90,12 @@ def test_the_rank_that_was_late_most_often_is_named():
 LATE = [(0.0, 0.0, 0.5), (0.0, 0.0, 0.0), (0.0, 0.2, 0.0), (0.0, 0.0, 0.3)]
 
 
-def test_ranks_that_are_together_are_called_so():
+def test_ranks_in_step_are_reported_as_such():
     lines = said(record(0, [span(0, 1.0)]), record(1, [span(0, 1.0005)]))
     assert lines == ["all ranks issued them within 1.0 ms of each other"]
 
 
-def test_who_is_late_by_less_than_the_clocks_may_be_wrong_is_not_named():
+def test_a_rank_late_by_less_than_the_clock_error_is_not_named():
     mine, theirs = span(1, 1.0), span(1, 1.1, whole=3.0, shift=50.0)
     assert said(record(0, [mine]), record(1, [theirs], clock="two"))[-1].startswith(
         "all ranks issued them within"
@@ -109,7 +109,7 @@ def test_clocks_without_anything_in_common_are_not_compared():
     assert lines[-1] == "the clocks of these hosts cannot be compared, so who was late is not known"
 
 
-def test_what_is_open_and_why_it_ended_is_said():
+def test_open_collectives_and_the_final_error_are_reported():
     silent = span(5, 1.0, lanes=("a:1",))
     silent.whole = silent.done = silent.lanes["a:1"].last_result = None
     partly = span(6, 1.0)

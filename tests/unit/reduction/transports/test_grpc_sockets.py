@@ -27,7 +27,7 @@ def connected():
         ("", ("", 0)),
     ],
 )
-def test_grpc_says_who_the_peer_is(peer, address):
+def test_grpc_peer_strings_are_parsed(peer, address):
     assert address_of(peer) == address
 
 
@@ -66,7 +66,7 @@ def test_several_connections_to_a_peer_are_taken_together(connected):
     assert subject.sent is None  # one has left
 
 
-def test_a_search_in_vain_is_not_repeated_at_once(connected, monkeypatch):
+def test_a_failed_search_is_not_repeated_at_once(connected, monkeypatch):
     searches = []
     monkeypatch.setattr(grpc_sockets, "sockets_to", lambda peers: searches.append(peers) or [])
     subject = GrpcSockets({("127.0.0.1", 1)})

@@ -19,7 +19,7 @@ def test_the_polynomial_is_castagnolis():
 
 
 @pytest.mark.parametrize("whole", [PUSH, RESULT], ids=["Push", "Result"])
-def test_what_is_whole_passes_and_what_is_damaged_anywhere_does_not(whole):
+def test_intact_frames_pass_and_frames_damaged_anywhere_do_not(whole):
     checksum.check(whole)
     checksum.check(replace(whole, payload=memoryview(bytearray(DATA))))  # writable memory
     mark = "held" if whole is PUSH else "minimum"
@@ -36,7 +36,7 @@ def test_what_is_whole_passes_and_what_is_damaged_anywhere_does_not(whole):
             checksum.check(replace(whole, **changes))
 
 
-def test_one_that_is_missing_counts_as_damaged_and_the_message_says_what_it_was():
+def test_a_missing_checksum_counts_as_damage_and_the_error_names_the_frame():
     with pytest.raises(DataCorrupted) as caught:
         checksum.check(replace(PUSH, crc32c=None))
     assert str(caught.value).startswith(

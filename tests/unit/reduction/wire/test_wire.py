@@ -62,7 +62,7 @@ def test_a_welcome_does_not_show_its_key():
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, limits.CHUNK_BYTES_MAX])
-def test_payloads_at_every_length_of_their_length(nbytes):
+def test_payloads_with_length_prefixes_of_every_size(nbytes):
     payload = memoryview(bytes(range(256)) * (nbytes // 256 + 1))[:nbytes]
     push = Push(1, 2, 3, Collective(ReduceOp.SUM, DType.FLOAT32, 9, 8), 4, payload)
     result = Result(1, 2, 3, 4, payload)

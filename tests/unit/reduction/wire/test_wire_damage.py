@@ -76,14 +76,14 @@ def test_the_last_of_several_bodies_counts():
 
 
 @given(st.binary(max_size=64))
-def test_random_bytes_bring_nothing_but_malformed_frame(data):
+def test_random_bytes_raise_nothing_but_malformed_frame(data):
     for cls in CODINGS:
         decoded(cls, data)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=8))
 @pytest.mark.parametrize(("cls", "tag"), [(pb.WorkerFrame, b"\x1a"), (pb.ReducerFrame, b"\x22")])
-def test_random_bytes_in_a_push_or_result_mean_what_the_generated_classes_say(cls, tag, inside, after):
+def test_random_bytes_in_a_push_or_result_decode_as_in_the_generated_classes(cls, tag, inside, after):
     data = tag + varint(len(inside)) + inside + after
     frame = decoded(cls, data)
     if isinstance(frame, Push | Result):
@@ -94,7 +94,7 @@ def test_random_bytes_in_a_push_or_result_mean_what_the_generated_classes_say(cl
 @pytest.mark.parametrize(("cls", "values"), MESSAGES)
 @given(data=st.data())
 @settings(max_examples=25)
-def test_changed_bytes_bring_nothing_but_malformed_frame(cls, values, data):
+def test_changed_bytes_raise_nothing_but_malformed_frame(cls, values, data):
     damaged = bytearray(CODINGS[cls][0](data.draw(values)) + bytes(1))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -125,7 +125,7 @@ def test_a_frame_without_a_known_body_is_malformed(data):
         field(1, field(2, b"\xff")),  # a job name that is not UTF-8
     ],
 )
-def test_what_the_generated_classes_refuse_is_malformed(data):
+def test_frames_the_generated_classes_refuse_are_malformed(data):
     with pytest.raises(DecodeError):
         pb.WorkerFrame.FromString(data)
     with pytest.raises(MalformedFrame, match="bytes are not a"):

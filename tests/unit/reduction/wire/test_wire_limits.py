@@ -188,7 +188,7 @@ def test_only_rank_0_must_know_the_instance():
         ("LobbyRequest.job", lambda value: lobby(job=value)),
     ],
 )
-def test_a_string_can_be_printed(field, make):
+def test_strings_must_be_printable(field, make):
     for value in ("a\nb", "\x1b[2J", "0\t1"):
         with pytest.raises(MalformedFrame, match=re.escape(f"{field} is {value!r}, which has characters")):
             decode(make(value))
@@ -219,19 +219,19 @@ def test_a_string_can_be_printed(field, make):
         (events(kind=99), "Event.kind is 99; this version knows"),
     ],
 )
-def test_what_else_is_refused(message, text):
+def test_other_invalid_values_are_refused(message, text):
     with pytest.raises(MalformedFrame) as caught:
         decode(message)
     assert str(caught.value).startswith(text)
 
 
 @pytest.mark.parametrize("chunk_bytes", [limits.CHUNK_BYTES_MIN, limits.CHUNK_BYTES_MAX])
-def test_the_edges_of_a_grid_pass(chunk_bytes):
+def test_the_extreme_chunk_sizes_pass(chunk_bytes):
     assert decode(hello(chunk_bytes=chunk_bytes)).configuration.chunk_bytes == chunk_bytes
 
 
 @pytest.mark.parametrize(("said", "local_size"), [(0, 1), (limits.WORLD_SIZE_MAX, limits.WORLD_SIZE_MAX)])
-def test_a_join_that_says_nothing_of_a_local_size_stands_for_one_process(said, local_size):
+def test_a_join_without_a_local_size_stands_for_one_process(said, local_size):
     assert decode(join(local_size=said)).local_size == local_size
 
 
@@ -241,7 +241,7 @@ def test_a_join_of_another_version_is_not_judged_by_this_versions_limits():
     assert frame == Join("", ID, 9, 0, b"", "host", 0, limits.CREDIT_BYTES_ASKED, protocol=other)
 
 
-def test_without_a_data_port_there_need_be_no_key():
+def test_without_a_data_port_no_key_is_needed():
     assert decode(welcome(data_port=0, data_key=b"")) == Welcome(ID, 1, 0, b"")
 
 
@@ -305,7 +305,7 @@ def test_a_frame_without_a_payload_is_small(cls, field, kind, limit):
         from_wire(sized(99, limit))
 
 
-def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
+def test_a_push_with_very_many_fields_is_left_to_the_generated_parser():
     # Walking them one by one kept the reducer's only thread busy for seconds.
     small = push(payload=b"1234").push.SerializeToString()
     few = small + b"\x30\x00" * (limits.FRAME_FIELDS_MAX - 2)
@@ -317,7 +317,7 @@ def test_a_push_of_very_many_fields_is_left_to_the_generated_parser():
         wire.worker_frame_from_wire(framed(small + b"\x30\x00" * limits.WORKER_CONTROL_BYTES_MAX))
 
 
-def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
+def test_a_status_with_more_jobs_than_any_reducer_has_is_malformed():
     most = limits.STATUS_JOBS_MAX
     assert len(wire.status_from_wire(b"\x3a\x00" * most).jobs) == most
     with pytest.raises(MalformedFrame, match=f"number of StatusResponse.jobs is {most + 1}; allowed: 0 to"):
@@ -325,17 +325,17 @@ def test_a_status_of_more_jobs_than_any_reducer_has_is_malformed():
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 30.0, limits.DRAIN_S_MAX])
-def test_how_long_a_reducer_drains(timeout_s):
+def test_drain_timeouts_survive_a_round_trip(timeout_s):
     assert wire.drain_from_wire(wire.drain_to_wire(timeout_s)) == timeout_s
 
 
 @pytest.mark.parametrize("timeout_s", [-1.0, limits.DRAIN_S_MAX + 1, float("inf"), float("nan")])
-def test_no_reducer_drains_for_so_long(timeout_s):
+def test_invalid_drain_timeouts_are_refused(timeout_s):
     with pytest.raises(MalformedFrame, match=r"DrainResponse.timeout_seconds is .*; allowed: 0 to 604800"):
         wire.drain_from_wire(wire.drain_to_wire(timeout_s))
 
 
-def test_a_lying_reducer_says_nothing_that_moves_the_cursor():
+def test_text_from_a_lying_reducer_cannot_move_the_cursor():
     bad, good = "x\x1b]0;t\x07\n\u202ey", r"x\x1b]0;t\x07\n\u202ey"
     liar = peers(host=bad)
     job = pb.JobStatus(job=bad, group=bad, peers=liar)
@@ -348,7 +348,7 @@ def test_a_lying_reducer_says_nothing_that_moves_the_cursor():
 
 
 @pytest.mark.parametrize(("cls", "data"), [(cls, b"\xff\xff\xff") for cls in CODINGS])
-def test_bytes_that_are_no_message(cls, data):
+def test_bytes_that_are_not_a_message(cls, data):
     with pytest.raises(MalformedFrame, match=f"3 bytes are not a {cls.DESCRIPTOR.name}"):
         CODINGS[cls][1](data)
 

@@ -17,7 +17,7 @@ def told(feed):
     return [(entry.at_s, entry.kind, entry.text, entry.where) for entry in feed.entries]
 
 
-def test_each_event_is_taken_once_at_the_time_of_the_one_who_looks():
+def test_each_event_is_taken_once_and_dated_by_the_viewers_clock():
     feed = Feed()
     feed.take([process(events=[JOINED])], 1000.0)
     feed.take([process(events=[JOINED, EPOCH], uptime_seconds=102.0)], 1002.0)
@@ -27,7 +27,7 @@ def test_each_event_is_taken_once_at_the_time_of_the_one_who_looks():
     ]
 
 
-def test_what_several_processes_see_is_one_entry_unless_it_is_much_later():
+def test_an_event_seen_by_several_processes_is_one_entry_unless_much_later():
     feed = Feed()
     late = (7, 51.0, *JOINED[2:])
     feed.take(
@@ -47,7 +47,7 @@ def test_a_restarted_process_counts_from_one_again():
     assert told(feed)[-1] == (1009.0, "joined", "back", A)
 
 
-def test_silence_and_its_end_are_events_and_others_are_not_told_again():
+def test_silence_and_its_end_are_events_and_others_are_not_repeated():
     feed = Feed()
     feed.take([process(events=[JOINED]), silent(B)], 10.0)
     feed.take([process(events=[JOINED]), silent(B)], 20.0)
@@ -62,7 +62,7 @@ def test_silence_and_its_end_are_events_and_others_are_not_told_again():
     ]
 
 
-def test_a_reducer_with_impossible_times_is_told_of_now():
+def test_events_with_impossible_times_are_dated_now():
     feed = Feed()
     for number, uptime in enumerate((math.nan, math.inf, -math.inf, 1e300, 0.0), 1):
         feed.take([process(life=number, uptime_seconds=uptime, events=[JOINED])], 50.0)

@@ -13,7 +13,7 @@ def taken(*looks):
     return history.to_json()
 
 
-def test_lines_have_a_number_for_each_time_and_gaps_where_there_was_none():
+def test_lines_have_a_value_for_each_time_and_gaps_where_it_is_missing():
     timeline = taken(
         [process(uptime_seconds=1.0)],
         [process(job(minimum=10), uptime_seconds=2.0, cpu_seconds=0.5)],

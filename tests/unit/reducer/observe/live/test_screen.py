@@ -87,7 +87,7 @@ def test_the_latest_events_fill_the_rest_of_the_screen():
     assert drawn(view).count("job-") == 50
 
 
-def test_a_job_that_does_not_run_shows_its_state():
+def test_a_job_that_is_not_running_shows_its_state():
     view = Watcher().take([process(job(started=False))], 1e9)
     assert "starting" in drawn(view)
     assert "no jobs" in drawn(Watcher().take([process()], 1e9))
@@ -101,11 +101,11 @@ def test_a_job_that_hangs_shows_who_is_missing():
     assert "2: 100%" not in text
 
 
-def test_what_peers_write_is_no_markup():
+def test_text_from_peers_is_not_read_as_markup():
     assert "[bold]<b>[/x]" in drawn(Watcher().take([process(job("[bold]<b>[/x]"))], 1e9), width=160)
 
 
-def test_colours_are_only_for_terminals():
+def test_colors_are_only_for_terminals():
     assert "\x1b" not in drawn(busy_view())
     text = drawn(busy_view(), is_terminal=True)
     codes = set(re.findall(r"\x1b\[([\d;]*)m", text))

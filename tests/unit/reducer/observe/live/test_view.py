@@ -17,7 +17,7 @@ def looks(*pairs):
     return view
 
 
-def test_siblings_are_one_row_and_their_processor_time_is_added():
+def test_siblings_share_one_row_and_their_cpu_times_are_added():
     def look(up, own, sibling):
         return [
             process(siblings=(41001,), cpu_seconds=own, uptime_seconds=up),
@@ -32,7 +32,7 @@ def test_siblings_are_one_row_and_their_processor_time_is_added():
     assert first.resident_bytes == 122 * MIB
 
 
-def test_a_host_that_answers_in_part_says_so():
+def test_a_partial_answer_of_a_host_is_shown():
     [row] = looks([process(siblings=(41001,)), silent(SIBLING, "refused")]).hosts
     assert (row.state, row.reason) == ("1 of 2", "refused")
     [row] = looks([silent(A, "timed out")]).hosts
@@ -44,7 +44,7 @@ def test_a_restarted_process_has_no_rates_yet():
     assert (row.cores, row.received_per_s) == (None, None)
 
 
-def test_sums_per_second_are_those_of_the_job_and_bytes_those_of_all_reducers():
+def test_sums_per_second_are_per_job_and_bytes_cover_all_reducers():
     def look(minimum, received, up):
         return [
             process(job(minimum=minimum, received=received), uptime_seconds=up),

@@ -87,7 +87,7 @@ def engine(loop):
     return Engine(memory_limit_bytes=1 << 30), loop
 
 
-def test_siblings_are_rows_of_the_first_process_whatever_they_are_dialled_by(engine, monkeypatch):
+def test_siblings_belong_to_the_first_process_however_they_are_dialed(engine, monkeypatch):
     monkeypatch.setattr(module, "look", lambda addresses, *_: [silent(address) for address in addresses])
     found = look_at_all(*engine, "0.0.0.0:50051", ["localhost:41001"], StatusAccess())
     assert [each.address for each in found] == ["0.0.0.0:50051", "0.0.0.0:41001"]
@@ -97,7 +97,7 @@ def test_siblings_are_rows_of_the_first_process_whatever_they_are_dialled_by(eng
     assert (host["state"], host["reason"], host["processes"]) == ("1 of 2", "refused", 2)
 
 
-def test_a_loop_that_does_not_answer_is_said(engine, monkeypatch):
+def test_a_loop_that_does_not_answer_is_reported(engine, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
     may_go_on = threading.Event()
     engine[1].call_soon_threadsafe(may_go_on.wait)

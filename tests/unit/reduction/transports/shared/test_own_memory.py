@@ -24,7 +24,7 @@ def place(memory, buffer):
     return memory.find(address_of(buffer.data))
 
 
-def test_until_somebody_wants_it_it_is_ordinary_memory():
+def test_memory_is_ordinary_until_sharing_is_wanted():
     memory = OwnMemory()
     buffer = memory.allocate(100)
     assert place(memory, buffer) is None
@@ -66,7 +66,7 @@ def test_a_region_ends_with_its_last_buffer(memory):
         os.fstat(descriptor)
 
 
-def test_nobody_else_can_write_or_shrink(memory):
+def test_others_cannot_write_or_shrink_a_region(memory):
     region, _ = place(memory, memory.allocate(SLAB_BYTES))
     with pytest.raises(PermissionError):
         os.ftruncate(region.descriptor, 100)
@@ -81,7 +81,7 @@ def test_nobody_else_can_write_or_shrink(memory):
 
 
 @pytest.mark.parametrize("what", ["memfd_create", "posix_fallocate"])
-def test_where_it_is_not_allowed_ordinary_memory_does_and_the_reason_is_kept(monkeypatch, what):
+def test_if_sharing_is_refused_ordinary_memory_is_used_and_the_reason_is_kept(monkeypatch, what):
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
@@ -98,7 +98,7 @@ def test_where_it_is_not_allowed_ordinary_memory_does_and_the_reason_is_kept(mon
     assert place(memory, memory.allocate(100)) is not None, "the next peer may have more luck"
 
 
-def test_memory_that_nobody_closes_ends_with_its_owner_and_its_buffers():
+def test_unclosed_memory_ends_with_its_owner_and_its_buffers():
     other = OwnMemory()
     other.want()
     buffer = other.allocate(100)
@@ -111,7 +111,7 @@ def test_memory_that_nobody_closes_ends_with_its_owner_and_its_buffers():
     assert region() is None
 
 
-def test_above_so_many_regions_ordinary_memory_does(memory, monkeypatch):
+def test_beyond_the_region_limit_ordinary_memory_is_used(memory, monkeypatch):
     monkeypatch.setattr(own, "OWN_REGIONS_MAX", 3)
     buffers = [memory.allocate(SLAB_BYTES) for _ in range(5)]
     assert [place(memory, buffer) is not None for buffer in buffers] == [True] * 3 + [False] * 2
@@ -139,7 +139,7 @@ def test_a_peer_reads_what_is_written_and_nothing_else(memory):
     assert np.array_equal(np.frombuffer(seen, np.uint8), buffer), "what is in use stays"
 
 
-def test_a_peer_takes_nothing_but_memory_and_each_region_once(memory, tmp_path):
+def test_a_peer_accepts_only_sealed_memory_and_each_region_once(memory, tmp_path):
     peer = PeerMemory()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.ftruncate(file, 4096)
@@ -159,7 +159,7 @@ def test_a_peer_takes_nothing_but_memory_and_each_region_once(memory, tmp_path):
             os.fstat(descriptor)
 
 
-def test_after_the_end_nothing_is_kept(memory):
+def test_nothing_is_kept_after_closing(memory):
     region, _ = place(memory, memory.allocate(10))
     number = region.number
     del region
@@ -171,7 +171,7 @@ def test_after_the_end_nothing_is_kept(memory):
     assert place(memory, memory.allocate(10)) is None
 
 
-def test_a_lent_region_is_written_to_by_both_and_by_nobody_else_once_it_is_adopted():
+def test_an_adopted_region_is_writable_only_by_its_lender_and_its_adopter():
     lender, helper = OwnMemory(is_lent=True), OwnMemory()
     lent = lender.allocate(SLAB_BYTES)
     region, offset = place(lender, lent)
@@ -190,7 +190,7 @@ def test_a_lent_region_is_written_to_by_both_and_by_nobody_else_once_it_is_adopt
         os.ftruncate(found.descriptor, 0)
 
 
-def test_what_is_no_memory_cannot_be_adopted(tmp_path):
+def test_an_ordinary_file_cannot_be_adopted(tmp_path):
     (tmp_path / "file").write_bytes(b"12345678")
     descriptor = os.open(tmp_path / "file", os.O_RDWR)
     with pytest.raises(OSError):  # noqa: PT011  it has no seals

@@ -69,7 +69,7 @@ def descriptors():
 
 
 @on_loop
-async def test_a_payload_is_read_where_it_lies():
+async def test_a_payload_is_read_in_place():
     with sides() as (one, other):
         buffers = [one.own.allocate(1000) for _ in range(3)]
         for number, buffer in enumerate(buffers):
@@ -137,7 +137,7 @@ async def test_descriptors_wait_for_room_in_the_socket_and_keep_their_order(fill
 
 
 @on_loop
-async def test_a_connection_that_is_over_takes_and_keeps_no_descriptor():
+async def test_an_ended_connection_accepts_and_keeps_no_descriptor():
     with sides() as (one, other):
         buffer = one.own.allocate(SLAB_BYTES)
         region, _ = one.own.find(address_of(buffer.data))
@@ -181,7 +181,7 @@ def made(nbytes=4 * PAGE, *, allocated=4 * PAGE, behind=0, seals=SIZE | FUTURE_W
     return descriptor
 
 
-def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
+def test_a_peers_regions_are_limited_in_number_and_never_empty(monkeypatch):
     known = PeerMemory()
     with pytest.raises(MalformedFrame, match="a region of 0 bytes"):
         known.add(1, made(0, allocated=0))
@@ -194,7 +194,7 @@ def test_a_peer_has_only_so_many_regions_and_each_has_bytes(monkeypatch):
 @pytest.mark.parametrize(
     "holes", [{"allocated": 0}, {"allocated": 3 * PAGE}, {"allocated": PAGE, "behind": 3 * PAGE}]
 )
-def test_a_region_with_holes_is_not_taken_and_costs_nothing(holes):
+def test_a_region_with_holes_is_refused_and_not_charged(holes):
     charged = []
     known = PeerMemory(charged.append)
     before = descriptors()
@@ -206,12 +206,12 @@ def test_a_region_with_holes_is_not_taken_and_costs_nothing(holes):
 
 
 @pytest.mark.parametrize("seals", [0, SIZE, FUTURE_WRITE, 0x2 | FUTURE_WRITE, 0x4 | FUTURE_WRITE])
-def test_a_region_whose_holes_could_come_later_is_not_taken(seals):
+def test_a_region_that_could_get_holes_later_is_refused(seals):
     with pytest.raises(MalformedFrame, match="not sealed"):
         PeerMemory().add(1, made(seals=seals))
 
 
-def test_what_this_side_shows_has_no_holes():
+def test_our_own_regions_have_no_holes():
     memory = OwnMemory()
     memory.want()
     region, _ = memory.find(address_of(memory.allocate(100).data))
@@ -231,7 +231,7 @@ def test_a_region_is_charged_for_as_long_as_it_is_mapped():
     assert charged == [4 * PAGE, -4 * PAGE]
 
 
-def test_a_region_for_which_nothing_is_left_is_refused_without_a_mapping(monkeypatch):
+def test_a_region_that_exceeds_the_budget_is_refused_before_it_is_mapped(monkeypatch):
     def charge(nbytes):
         raise tcp.CannotShare("no more")
 
@@ -246,7 +246,7 @@ def test_a_region_for_which_nothing_is_left_is_refused_without_a_mapping(monkeyp
     ("number", "kind"),
     [(errno.EMFILE, tcp.CannotShare), (errno.ENOMEM, tcp.CannotShare), (errno.EACCES, MalformedFrame)],
 )
-def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_short(
+def test_a_region_that_cannot_be_mapped_is_the_peers_fault_unless_a_resource_is_short(
     monkeypatch, number, kind
 ):
     def refuse(*_):
@@ -262,7 +262,7 @@ def test_a_region_that_cannot_be_mapped_is_the_peers_fault_only_if_nothing_is_sh
 
 
 @on_loop
-async def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies():
+async def test_running_out_of_descriptors_on_receipt_is_not_the_peers_fault():
     with sides() as (one, other):
         buffer = one.own.allocate(SLAB_BYTES)
         before = descriptors()
@@ -275,7 +275,7 @@ async def test_without_descriptors_a_region_cannot_be_received_and_nobody_lies()
 
 
 @on_loop
-async def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
+async def test_a_descriptor_that_cannot_be_sent_is_nobodys_fault_either():
     class Refusing(socket.socket):
         """Refuses descriptors as unix(7) does when too many are in flight."""
 
@@ -293,7 +293,7 @@ async def test_a_descriptor_that_cannot_be_sent_is_no_lie_either():
     assert "a region cannot be shown" in str(error)
 
 
-def test_a_copy_is_this_process_own():
+def test_a_copy_is_independent_of_its_source():
     payload, to = bytearray(b"payload"), memoryview(bytearray(7))
     copy(memoryview(payload).toreadonly(), to)
     payload[:] = b"changed"

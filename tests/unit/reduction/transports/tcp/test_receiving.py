@@ -42,7 +42,7 @@ def low_water(connection):
 
 
 @on_loop
-async def test_headers_come_as_they_were_sent():
+async def test_headers_arrive_as_they_were_sent():
     what = Collective(ReduceOp.AVG, DType.INT64, limits.NUMEL_MAX, U64)
     epoch, seq, chunk, mark, crc = U64, U64 - 1, (1 << 32) - 1, U64 - 2, (1 << 32) - 3
     payload = memoryview(b"payload")
@@ -106,7 +106,7 @@ TAKEN = [(0, pattern(9)), (1, b""), (0, pattern(3, 5)), (2, pattern(2))]
 
 @pytest.mark.parametrize("first", [None, *range(1, len(STREAM))])
 @on_loop
-async def test_two_pieces_that_meet_at_any_byte_or_single_bytes(first):
+async def test_messages_may_arrive_split_at_any_byte_or_byte_by_byte(first):
     cuts = range(len(STREAM) + 1) if first is None else (0, first, len(STREAM))
     with connected() as (connection, handler, peer):
         for begin, end in pairwise(cuts):
@@ -150,7 +150,7 @@ def test_connections_take_turns():
 
 
 @on_loop
-async def test_a_payload_goes_straight_to_where_it_belongs():
+async def test_a_payload_is_received_straight_into_its_memory():
     arena = bytearray(b"." * 30)
     with connected() as (connection, handler, peer):
         given = memoryview(arena)[10:20]
@@ -169,7 +169,7 @@ async def test_a_payload_goes_straight_to_where_it_belongs():
     "received", [0, 1, tcp.HEADER_BYTES - 1, *(tcp.HEADER_BYTES + n for n in (0, 1, 6, 9))]
 )
 @on_loop
-async def test_a_payload_that_is_diverted_goes_on_elsewhere_and_between_payloads_nothing_changes(received):
+async def test_diverting_moves_the_rest_of_a_payload_and_does_nothing_between_payloads(received):
     payload = b"0123456789"
     arena = bytearray(b"." * len(payload))
     with connected() as (connection, handler, peer):
@@ -210,7 +210,7 @@ async def test_a_payload_larger_than_the_receive_buffer_arrives(receive_bytes):
 
 
 @on_loop
-async def test_the_kernel_wakes_us_for_what_is_missing_and_no_more_than_a_limit():
+async def test_the_wakeup_threshold_is_what_is_missing_up_to_a_limit():
     size = tcp.WAKE_BYTES_MAX + 1000
     message = result(0, pattern(size))
     with connected(tcp_pair) as (connection, handler, peer):
@@ -243,7 +243,7 @@ async def test_an_end_within_a_payload_is_noticed_however_much_is_missing(how):
 
 @pytest.mark.parametrize("byte", range(tcp.HEADER_BYTES))
 @on_loop
-async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
+async def test_a_header_damaged_anywhere_is_rejected(byte):
     """A wrong length would misplace the next header; a wrong seq or chunk would select another payload's memory."""
     with connected() as (_, handler, peer):
         damaged = bytearray(result(1, b"next"))
@@ -258,7 +258,7 @@ async def test_a_header_that_is_damaged_anywhere_is_not_believed(byte):
 
 @pytest.mark.parametrize("part", [0, 30, tcp.HEADER_BYTES + 3])
 @on_loop
-async def test_a_reset_that_comes_together_with_data(part):
+async def test_data_that_arrives_with_a_reset_is_delivered_first(part):
     """The loop reports both together and nothing after that. All complete messages arrive first, and then the end."""
     whole = 3 * tcp.MESSAGES_PER_WAKE
     with connected(tcp_pair) as (connection, handler, peer):
@@ -286,7 +286,7 @@ def refuses(error, at=1):
     [(MalformedFrame("no place"), MalformedFrame), (MemoryError(), ResourceExhausted)],
 )
 @on_loop
-async def test_a_header_that_has_no_place_ends_the_connection(refused, kind):
+async def test_a_header_whose_payload_has_no_place_ends_the_connection(refused, kind):
     with connected() as (connection, handler, peer):
         handler.on_place = refuses(refused)
         peer.send(result(0, b"payload") + result(1, b"payload") + result(2, b"payload"))
@@ -348,7 +348,7 @@ async def test_closing_within_a_payload_lets_its_memory_go():
 
 
 @on_loop
-async def test_what_arrives_before_start_is_taken_then():
+async def test_data_that_arrives_before_start_is_received_on_start():
     sock, peer = unix_pair()
     sock.setblocking(False)
     handler = Recorder()
@@ -367,7 +367,7 @@ async def test_what_arrives_before_start_is_taken_then():
 
 
 @pytest.mark.parametrize("knows_idle", [True, False])
-def test_what_a_data_connection_needs_of_its_socket(knows_idle, monkeypatch):
+def test_a_data_connection_sets_its_socket_options(knows_idle, monkeypatch):
     with socket.socket() as sock:
         idle = socket.IPPROTO_TCP, socket.TCP_KEEPIDLE
         wanted_s = tcp.KEEPALIVE_S if knows_idle else sock.getsockopt(*idle)
@@ -386,7 +386,7 @@ def test_what_a_data_connection_needs_of_its_socket(knows_idle, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [0, 1, limits.REDUCER_CONTROL_BYTES_MAX])
-def test_memory_for_other_frames(length):
+def test_memory_for_control_frames(length):
     memory = tcp.control_payload(tcp.Header(tcp.CONTROL, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
     assert memory.nbytes == length
     assert not memory.readonly
@@ -403,13 +403,13 @@ def test_memory_for_other_frames(length):
         for length in (limits.REDUCER_CONTROL_BYTES_MAX + 1, (1 << 32) - 1)
     ],
 )
-def test_no_memory_for_another_kind_or_what_is_too_long(kind, length, text):
+def test_no_memory_for_another_kind_or_a_frame_that_is_too_long(kind, length, text):
     with pytest.raises(MalformedFrame, match=text):
         tcp.control_payload(tcp.Header(kind, 0, 0, 0, length, 0, 0, 0, 0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("at", range(tcp.HEADER_BYTES + 5))
-def test_any_bit_of_another_frame_that_flips_is_found(at):
+def test_any_flipped_bit_of_a_control_frame_is_detected(at):
     frame = control(pattern(5))
     for bit in range(8):
         data = bytearray(frame)
@@ -419,7 +419,7 @@ def test_any_bit_of_another_frame_that_flips_is_found(at):
             tcp.control_frame(tcp.parse_header(data[: tcp.HEADER_BYTES]), payload)
 
 
-def test_another_frame_may_come_without_a_checksum():
+def test_a_control_frame_may_come_without_a_checksum():
     header = tcp.Header(tcp.CONTROL, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0)
     assert tcp.control_frame(header, memoryview(b"ab")) == b"ab"
 
@@ -428,7 +428,7 @@ def test_another_frame_may_come_without_a_checksum():
 
 
 @on_loop
-async def test_exactly_so_many_bytes_come_however_they_arrive():
+async def test_exactly_the_requested_bytes_come_however_they_arrive():
     loop = asyncio.get_running_loop()
     here, there = socket.socketpair()
     with here, there:

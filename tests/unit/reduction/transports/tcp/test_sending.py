@@ -47,7 +47,7 @@ def send(connection, seq, payload=b""):
 @pytest.mark.parametrize("make", [unix_pair, tcp_pair])
 @pytest.mark.parametrize("size", [1, 1000, 64 * 1024, 4 * MIB])
 @on_loop
-async def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, size):
+async def test_data_the_kernel_does_not_take_is_queued_and_sent_in_order(make, size):
     with connected(make) as (connection, _, peer):
         sent = fill(connection, size)
         for seq in range(1100):  # twice as many buffers as one sendmsg call accepts
@@ -64,7 +64,7 @@ async def test_what_the_kernel_does_not_take_waits_and_goes_out_in_order(make, s
         assert await receive(peer, len(late)) == late
 
 
-def test_nobody_waits_for_a_socket_that_has_all():
+def test_a_drained_socket_is_no_longer_watched():
     # asyncio's own loop tells whether it watched a descriptor. One that is always writable would make it spin.
     async def test():
         with connected() as (connection, _, peer):
@@ -91,7 +91,7 @@ async def test_queued_bytes_are_what_the_kernel_has_not_taken():
 
 
 @on_loop
-async def test_a_payload_is_sent_from_where_it_is():
+async def test_a_payload_is_sent_without_a_copy():
     with connected() as (connection, _, peer):
         sent = fill(connection)
         payload = bytearray(b"before")
@@ -157,7 +157,7 @@ async def test_finish_with_nothing_sent():
 
 
 @on_loop
-async def test_close_drops_what_waits_and_tells_once():
+async def test_close_drops_queued_data_and_notifies_once():
     error = ConnectionResetError("why")
     with connected() as (connection, handler, peer):
         fill(connection)
@@ -176,7 +176,7 @@ async def test_close_drops_what_waits_and_tells_once():
 
 @pytest.mark.parametrize("messages", [1, 3])
 @on_loop
-async def test_a_send_that_fails_ends_the_connection_but_not_from_within(messages):
+async def test_a_failed_send_ends_the_connection_but_not_before_it_returns(messages):
     # The sender may be iterating over a list of connections, or over state that this end changes.
     with connected(tcp_pair) as (connection, handler, peer):
         asyncio.get_running_loop().remove_reader(connection.fileno())  # so that only sending can discover it
@@ -195,7 +195,7 @@ async def test_a_send_that_fails_ends_the_connection_but_not_from_within(message
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("finish", [None, "before", "after"])
 @on_loop
-async def test_a_peer_that_goes(full, finish):
+async def test_a_peer_that_disconnects(full, finish):
     with connected(tcp_pair) as (connection, handler, peer):
         if full:
             fill(connection, MIB)
@@ -229,11 +229,11 @@ class TcpInfo:
 
 
 @pytest.mark.parametrize(("sent_again", "for_nothing", "lost"), [(0, 0, 0), (7, 2, 5), (2, 3, 0)])
-def test_what_was_sent_again_in_vain_was_not_lost(sent_again, for_nothing, lost):
+def test_spurious_retransmissions_are_not_losses(sent_again, for_nothing, lost):
     assert tcp.Connection(TcpInfo(sent_again, for_nothing), None, None).packets_lost == lost
 
 
-def test_an_old_kernel_tells_nothing():
+def test_an_old_kernel_reports_no_losses():
     assert tcp.Connection(TcpInfo(7, 2, length=192), None, None).packets_lost == 0
 
 

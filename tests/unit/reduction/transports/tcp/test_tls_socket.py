@@ -67,7 +67,7 @@ def send(connection, seq, payload):
 
 
 @on_loop
-async def test_both_sides_see_the_other_ones_certificate(files):
+async def test_both_sides_see_each_others_certificate(files):
     server, client = await tls_pair(files)
     _, certificate, _ = files.read()
     expected = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
@@ -78,7 +78,7 @@ async def test_both_sides_see_the_other_ones_certificate(files):
 
 
 @on_loop
-async def test_where_nothing_has_come_nothing_is_received(files):
+async def test_nothing_is_received_before_anything_arrives(files):
     server, client = await tls_pair(files)
     with pytest.raises(BlockingIOError):
         server.recvmsg_into([memoryview(bytearray(9))])
@@ -110,7 +110,7 @@ async def test_messages_of_all_sizes_in_both_directions(files, paces):
 
 
 @on_loop
-async def test_what_came_with_the_greeting_is_received(files):
+async def test_data_that_came_with_the_greeting_is_received(files):
     server, client = await tls_pair(files)
     loop = asyncio.get_running_loop()
     await tcp.send_all(loop, client, tcp.PREAMBLE + result(0, b"early"))
@@ -172,7 +172,7 @@ async def test_how_much_the_kernel_must_still_receive_is_known_to_the_byte(files
 
 
 @on_loop
-async def test_small_records_do_not_keep_others_from_the_loop(files):
+async def test_small_records_do_not_starve_the_loop(files):
     payload = pattern(3000)
     server, client = await tls_pair(files)
     records = ciphertext(client, result(0, payload)[: tcp.HEADER_BYTES])
@@ -211,7 +211,7 @@ def half(message):
 )
 @pytest.mark.parametrize("how", ["end of the stream", "close_notify"])
 @on_loop
-async def test_an_end_counts_as_one_between_messages_and_as_an_error_within_one(files, sent, kind, how):
+async def test_an_end_is_clean_between_messages_and_an_error_within_one(files, sent, kind, how):
     server, client = await tls_pair(files)
     with serving(server) as (_, handler):
         await client.sendall(asyncio.get_running_loop(), result(0, b"first") + sent)
@@ -228,7 +228,7 @@ async def test_an_end_counts_as_one_between_messages_and_as_an_error_within_one(
 
 
 @on_loop
-async def test_our_direction_ends_and_the_other_goes_on(files):
+async def test_finish_ends_both_sides_after_the_last_message(files):
     server, client = await tls_pair(files)
     with serving(server) as (one, ones), serving(client) as (two, twos):
         send(two, 0, b"last")
@@ -246,7 +246,7 @@ async def test_our_direction_ends_and_the_other_goes_on(files):
     ("is_ours", "name", "text"),
     [(True, "127.0.0.2", "IP address mismatch"), (False, "127.0.0.1", "certificate verify failed")],
 )
-def test_who_dials_accepts_no_other_server(files, tmp_path, is_ours, name, text):
+def test_the_dialing_side_accepts_no_other_server(files, tmp_path, is_ours, name, text):
     client = files if is_ours else replace(files, ca=Authority(tmp_path, "other").ca)
     ours, theirs = tcp_pair()
 

@@ -63,11 +63,11 @@ def begun(*hosts, data_port=1, chunk_bytes=None, uses_data_ports=True):
         ((HERE, HERE, HERE), {"data_port": 0}, CHUNK),
     ],
 )
-def test_only_within_one_host_chunks_are_as_large_as_they_may_be(hosts, settings, chunk_bytes):
+def test_chunks_have_the_largest_size_only_within_one_host(hosts, settings, chunk_bytes):
     assert begun(*hosts, **settings) == chunk_bytes
 
 
-def test_what_is_known_of_links_is_kept_until_the_way_changes():
+def test_the_learned_chunk_size_is_kept_until_the_route_changes():
     grid = Grid(None, TCP)
     grid.chunk_bytes = 256 * KIB
     grid.begin(is_within_host=False)
@@ -227,7 +227,7 @@ UNMEASURED = SimpleNamespace(weight=1, credit=None)
         ),
     ],
 )
-def test_what_a_grid_becomes_by_what_it_sees(looks, kib, phase):
+def test_a_grid_adapts_to_what_it_measures(looks, kib, phase):
     grid = Grid(None, TCP)
     assert [grid.look(lanes) for _, *lanes in looks] == [has_changed for has_changed, *_ in looks]
     assert (grid.chunk_bytes, grid.phase) == (kib * KIB, phase)

@@ -95,7 +95,7 @@ def test_a_lane_without_work_holds_nobody_up():
     assert scene.push(1)
 
 
-def test_ranks_that_push_and_hear_in_any_order_always_come_to_the_end():
+def test_ranks_that_push_and_receive_in_any_order_always_finish():
     for seed in range(60):
         generator = random.Random(seed)
         weights = [generator.choice((1, 3, 14, 1000, 66)) for _ in range(generator.randint(2, 5))]

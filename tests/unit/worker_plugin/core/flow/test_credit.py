@@ -91,7 +91,7 @@ def test_bounds_of_the_credit(rate, delay_s, granted, least, most):
     assert least <= credit <= most
 
 
-def test_a_path_that_loses_what_is_too_much_gets_less():
+def test_a_path_that_drops_excess_data_gets_less_credit():
     subject = paced()
     Path(60e6, delay_s=0.001).drive(subject)
     assert subject.credit_bytes > 600 * KIB
@@ -115,7 +115,7 @@ def test_large_chunks_are_never_alone_in_flight():
 
 
 @pytest.mark.parametrize("kind", ["short", "paced", "long"])
-def test_after_a_pause_a_lane_begins_with_a_part_and_each_result_opens_two_chunks(kind):
+def test_after_a_pause_a_lane_begins_with_part_of_its_credit_and_each_result_adds_two_chunks(kind):
     subject = paced()
     subject.on_idle()  # before anything is known about the path
     if kind == "long":
@@ -149,9 +149,7 @@ def test_after_a_pause_a_lane_begins_with_a_part_and_each_result_opens_two_chunk
         *((1e3, 16), (1.46e6, 16), (1.56e6, 24), (2.93e6, 40), (4e6, 56)),
     ],
 )
-def test_the_chunk_size_follows_the_rate_by_powers_of_two_and_on_slow_links_the_credit_is_one_chunk(
-    rate, kib
-):
+def test_the_chunk_size_follows_the_rate_in_powers_of_two_and_is_the_credit_on_slow_links(rate, kib):
     assert chunk_bytes_for([rate] * credit.RATES_NEEDED, TCP) == kib * KIB
     assert chunk_bytes_for([rate] * (credit.RATES_NEEDED - 1), TCP) is None
 

@@ -23,7 +23,7 @@ def test_short_sums_have_one_rate_each():
     assert list(meter.rates) == pytest.approx([rate] * 3)
 
 
-def test_a_pause_is_no_rate():
+def test_a_pause_does_not_affect_rates():
     meter = RateMeter()
     meter.on_result(CHUNK, 0.0)
     meter.on_pause()

@@ -14,21 +14,21 @@ def hosts_of(chosen):
     return Counter(link.address.rpartition(":")[0] for link in chosen)
 
 
-def test_as_many_as_there_may_be_are_all_taken():
+def test_all_are_taken_up_to_the_limit():
     few = links("a", "a", "b")
     assert fair_choice(few, 3) == tuple(few)
 
 
-def test_every_host_gives_as_many_as_any_other():
+def test_every_host_contributes_equally():
     many = links(*"a" * 32, *"b" * 32, *"c" * 32)
     assert hosts_of(fair_choice(many, 60)) == {"a": 20, "b": 20, "c": 20}
 
 
-def test_what_small_hosts_do_not_have_the_large_ones_give():
+def test_large_hosts_make_up_for_small_ones():
     many = links(*"a" * 50, "b", *"c" * 5, "[::1]")
     assert hosts_of(fair_choice(many, 20)) == {"a": 13, "b": 1, "c": 5, "[::1]": 1}
 
 
-def test_the_order_stays():
+def test_the_order_is_kept():
     many = links("a", "b", "a", "b", "a")
     assert [link.id for link in fair_choice(many, 4)] == [0, 1, 2, 3]

@@ -139,28 +139,28 @@ def test_a_rank_that_dies_before_the_first_epoch_is_named_after_the_grace():
     until(10.5, forming(*links), (WorkerLost, "rank 1 (h1)", "a:1, b:1", "out of memory?"))
 
 
-def test_a_job_that_goes_on_does_not_wait_for_a_reducer_that_is_not_there():
+def test_a_continuing_job_does_not_wait_for_an_absent_reducer():
     absent, again = down("b"), {"goes_on": True, "met_since": 9.0}
     until(10.0, forming(A, absent, **again), without_b(NOT_ALL_REACH_B))
     for changes in ({"met_since": None}, {"rank": 1}, {"on_reducer_loss": "wait"}):
         check(forming(A, absent, **again | changes), Keep())
 
 
-def test_a_rank_may_come_as_late_as_to_any_collective():
+def test_a_rank_may_join_as_late_as_for_any_collective():
     links = link("a", "P--"), link("b", "P--")
     missing = (WorkersMissing, "ranks 1 and 2 did not join", "600 s (timeout_s)", ADVICE)
     until(600.0, forming(*links, world_size=3), missing)
 
 
 @pytest.mark.parametrize(("rank", "who"), [(0, "rank 1"), (1, "rank 0")])
-def test_a_short_timeout_is_not_made_longer_by_the_join_timeout(rank, who):
+def test_a_short_timeout_is_not_extended_by_the_join_timeout(rank, who):
     a, short = link("a", "P-" if rank == 0 else "-P"), {"timeout_s": 4.0, "rank": rank}
     until(4.0, forming(a, **short), (WorkersMissing, f"{who} did not join", "4 s (timeout_s)", ADVICE))
     check(forming(down("a"), now=59.9, **short), Keep())
     check(forming(A, down("b"), now=59.9, met_since=1.0, timeout_s=4.0), Keep())
 
 
-def test_missing_ranks_are_named_up_to_a_number():
+def test_missing_ranks_are_named_up_to_a_limit():
     nobody = [link("a", "P" + "-" * 40)]
     assert missing_ranks(nobody, 2) == "rank 1"
     assert missing_ranks(nobody, 9) == "ranks 1, 2, 3, 4, 5, 6, 7 and 8"
@@ -177,7 +177,7 @@ def test_a_reducer_that_not_all_reach_is_left_out_after_the_join_timeout(absent)
 
 
 @pytest.mark.parametrize("policy", ["wait", "raise"])
-def test_where_all_reducers_are_wanted_it_is_an_error(policy):
+def test_a_missing_reducer_is_an_error_if_all_are_required(policy):
     links = A, down("b", ReducerUnavailable("refused")), retired("c"), down("d")
     check(
         forming(*links, now=60.0, met_since=1.0, on_reducer_loss=policy),
@@ -185,14 +185,14 @@ def test_where_all_reducers_are_wanted_it_is_an_error(policy):
     )
 
 
-def test_names_that_stand_for_nothing_any_more_are_an_error_too():
+def test_names_that_no_longer_resolve_are_an_error_too():
     check(
         forming(retired("a"), now=60.0),
         (ReducerUnavailable, "no more addresses of reducers", "60 s (join_timeout_s)"),
     )
 
 
-def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
+def test_reducers_that_each_miss_a_rank_are_an_error():
     links = link("a", "P-P"), link("b", "PP-")
     expected = (
         ReducerUnavailable,
@@ -202,18 +202,18 @@ def test_a_reducer_that_nobody_else_reaches_is_no_reducer():
     until(60.0, forming(*links, world_size=3, met_since=1.0), expected)
 
 
-def test_another_rank_that_reaches_none_names_them_all():
+def test_other_ranks_that_reach_no_reducer_name_them_all():
     expected = ReducerUnavailable, "2 of 2", "60 s (join_timeout_s)", "a:1 (no answer), b:1 (no answer)"
     check(forming(down("a"), down("b"), now=60.0, rank=1), expected)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_reducer_that_was_there_is_waited_for_from_its_loss_on(rank):
+def test_the_wait_for_a_lost_reducer_begins_at_its_loss(rank):
     """The only reducer that all ranks reach may be restarting just when an unreachable one is to be left out."""
     until(119.0, forming(down("a"), rank=rank, alone_since=59.0), (ReducerUnavailable, "1 of 1"))
 
 
-def test_another_rank_that_reaches_some_waits_for_rank_0():
+def test_other_ranks_that_reach_some_reducer_wait_for_rank_0():
     expected = WorkersMissing, "rank 0 did not join", "600 s (timeout_s)", ADVICE
     for other in (B, down("b")):
         until(600.0, forming(link("a", "-P"), other, rank=1), expected)
@@ -227,7 +227,7 @@ def test_another_rank_that_reaches_some_waits_for_rank_0():
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("is_idle", [False, True])
-def test_all_well(rank, is_idle):
+def test_no_change_if_healthy(rank, is_idle):
     check(view(A, B, rank=rank, is_idle=is_idle), Keep())
 
 
@@ -248,7 +248,7 @@ def test_a_draining_member_is_left_out_at_once_if_another_can_take_over(links, e
     check(view(*links), expected)
 
 
-def test_a_new_reducer_is_taken_in_when_idle_or_after_a_while():
+def test_a_new_reducer_is_added_when_idle_or_after_a_while():
     with_c = Reconfigure((A, B, C), "c:1 is available and takes part from now on")
     check(view(A, B, C, is_idle=True), with_c)
     until(95.0 + PATIENCE_S, view(A, B, C), with_c)
@@ -264,21 +264,21 @@ def on_rank_0s_host(link):
     return link
 
 
-def test_a_new_reducer_without_a_share_is_not_taken_in():
+def test_a_new_reducer_without_a_share_is_not_added():
     a, b, c = link("a"), link("b"), on_rank_0s_host(link("c"))
     a.peers, b.peers = c.peers, c.peers
     check(view(a, b, c, is_idle=True), Keep())
     check(forming(a, b, c), Reconfigure((a, b), ALL_ARE_THERE))
 
 
-def test_a_fallback_that_is_nearer_to_the_ranks_is_not_taken_in_again():
+def test_a_fallback_that_is_nearer_to_the_ranks_is_not_added_again():
     a, own = link("a"), on_rank_0s_host(link("f", is_fallback=True))
     own.peers[1] = replace(own.peers[1], place=own.place)
     a.peers = own.peers
     check(view(a, own, configuration=epoch("a"), is_idle=True), Keep())
 
 
-def test_one_that_stands_by_takes_over_when_a_member_is_lost():
+def test_a_standby_reducer_takes_over_when_a_member_is_lost():
     a, c = link("a"), on_rank_0s_host(link("c"))
     b = down("b", ReducerAbsent("b:1: refused"), is_absent=True)
     a.peers = c.peers
@@ -311,7 +311,7 @@ def test_one_that_stands_by_takes_over_when_a_member_is_lost():
         (broken(down("a"), down("b"), C, ago=GRACE_S), Reconfigure((C,), "lost a:1, b:1", lacks_some=True)),
     ],
 )
-def test_who_goes_on_when_a_stream_broke(seen, expected):
+def test_membership_after_a_broken_stream(seen, expected):
     check(seen, expected)
 
 
@@ -320,7 +320,7 @@ def test_a_member_may_come_back_within_the_grace(hurt):
     until(100.0 + GRACE_S, broken(A, hurt), without_b())
 
 
-def test_with_nobody_at_all_rank_0_waits_for_the_join_timeout():
+def test_with_no_reducer_at_all_rank_0_waits_for_the_join_timeout():
     expected = ReducerUnavailable, "2 of 2", "60 s (join_timeout_s)", "a:1 (no answer), b:1 (no answer)"
     until(159.0, broken(down("a"), down("b"), ago=GRACE_S, alone_since=99.0), expected)
     # With nothing in flight no rank has to give up.
@@ -339,7 +339,7 @@ def test_ranks_that_have_not_come_back_to_a_new_reducer_are_waited_for():
     until(600.0, seen, (WorkersMissing, "rank 1 did not join", "600 s (timeout_s)", ADVICE))
 
 
-def test_reducers_of_which_each_misses_another_rank_are_given_up_as_ever():
+def test_reducers_that_each_miss_another_rank_are_given_up_as_usual():
     links = reborn("a", "P-P"), reborn("b", "PP-")
     until(100.0, view(*links, broken_since=40.0, world_size=3, met_since=41.0), (ReducerUnavailable,))
 
@@ -347,7 +347,7 @@ def test_reducers_of_which_each_misses_another_rank_are_given_up_as_ever():
 # ---- ranks that have left ----
 
 
-def test_a_rank_gone_at_every_live_reducer_is_dead():
+def test_a_rank_gone_from_every_live_reducer_is_dead():
     links = link("a", "PL", since=99.0), link("b", "PL", since=98.0), down("c")
     check(broken(*links, ago=GRACE_S), (WorkerLost, "rank 1 (h1)", "a:1, b:1", "out of memory?"))
 
@@ -365,7 +365,7 @@ def test_other_ranks_only_judge_rank_0():
     check(view(link("a", "PPL"), link("b", "PPL"), rank=1, world_size=3), Keep())
 
 
-def test_a_rank_that_one_reducer_lost_and_a_new_one_never_saw_is_absent_for_longer():
+def test_a_rank_that_one_reducer_lost_and_a_new_one_never_saw_gets_more_time():
     b = link("b", "PL", since=90.0)
     check(broken(link("a", "P-", up_since=101.0 - ABSENT_S), b, ago=5.0), Keep())
     absent = broken(link("a", "P-", up_since=100.0 - ABSENT_S), b, ago=5.0)
@@ -421,7 +421,7 @@ def test_wait_for_processes_that_come_back_at_other_ports():
     check(broken(b, a, one, two, **waiting), Reconfigure((b, a, one, two), ALL_REDUCERS_ARE_BACK))
 
 
-def test_wait_for_as_many_reducers_as_before_where_their_names_stand_for_others():
+def test_wait_for_as_many_reducers_as_before_if_their_names_resolve_to_others():
     """A restarted pod has a different address."""
     waiting = {"ago": 59.0, "on_reducer_loss": "wait", "met_since": 0.0}
     check(broken(retired("a"), B, link("c", "P-"), **waiting), Keep())
@@ -437,7 +437,7 @@ def test_wait_no_longer_than_the_join_timeout():
 LOST_B = ReducerUnavailable, "lost b:1", "on_reducer_loss is 'raise'", "'reshard'"
 
 
-def test_raise_when_a_reducer_is_lost_or_has_another_life():
+def test_raise_when_a_reducer_is_lost_or_restarted():
     until(100.0 + GRACE_S, broken(A, down("b"), on_reducer_loss="raise"), LOST_B)
     check(broken(A, reborn("b"), on_reducer_loss="raise"), LOST_B)
 
@@ -452,7 +452,7 @@ def test_a_rank_that_one_reducer_misses_first_is_not_taken_for_the_loss_of_that_
 # ---- the fallback ----
 
 
-def test_once_no_reducer_is_left_there_may_be_one_of_our_own():
+def test_once_no_reducer_is_left_a_fallback_may_be_started():
     text = "{0} of {0} reducers could not be reached within 60 s (join_timeout_s): {1}".format
     both = FallBack(text(2, "a:1 (no answer), b:1 (no answer)"))
     check(broken(down("a"), down("b"), ago=60.0, alone_since=40.0, may_fall_back=True), both)

@@ -30,7 +30,7 @@ def test_the_first_error_counts(has_begun):
         assert raised.value is first is ending.error
 
 
-def test_a_close_is_no_failure():
+def test_a_close_is_not_a_failure():
     ending = Ending()
     assert ending.end(ClosedError("closed"))
     assert not ending.end(WorkerLost("too late"))
@@ -39,7 +39,7 @@ def test_a_close_is_no_failure():
         ending.check()
 
 
-def test_an_error_that_comes_back_is_kept_without_the_frames_that_it_came_through():
+def test_an_error_that_comes_back_loses_the_frames_it_passed_through():
     ending = Ending()
     ending.end(WorkerLost("lost"))
     with pytest.raises(WorkerLost) as raised:
@@ -48,7 +48,7 @@ def test_an_error_that_comes_back_is_kept_without_the_frames_that_it_came_throug
     assert raised.value.__traceback__ is None
 
 
-def test_an_error_that_is_raised_again_and_again_does_not_grow():
+def test_a_repeatedly_raised_error_does_not_grow_its_traceback():
     ending = Ending()
     ending.end(WorkerLost("lost"))
     lengths = []

@@ -29,7 +29,7 @@ def refused(lifetime):
     return caught.value
 
 
-def test_it_says_what_it_is():
+def test_str_shows_the_state():
     assert str(Lifetime()) == "not connected"
     assert str(opened()[0]) == "open"
     assert str(opened(OTHER)[0]) == "failed (WorkerLost)"
@@ -40,7 +40,7 @@ def test_it_says_what_it_is():
         assert isinstance(refused(lifetime), ClosedError)
 
 
-def test_a_failure_is_told_to_all_and_stays():
+def test_a_failure_is_reported_to_all_and_persists():
     lifetime, made = opened()
     lifetime.fail(OWN, None)
     made.abandon.assert_called_once_with(OWN)
@@ -49,14 +49,14 @@ def test_a_failure_is_told_to_all_and_stays():
     assert type(refused(lifetime)) is WorkerFailed
 
 
-def test_the_communicators_own_failure_came_first():
+def test_an_earlier_failure_of_the_communicator_is_kept():
     lifetime, made = opened(OTHER)
     lifetime.fail(OWN, None)
     made.abandon.assert_not_called()
     assert lifetime.error is OTHER
 
 
-def test_a_failure_before_there_is_a_communicator_makes_one_to_tell_the_others():
+def test_a_failure_before_there_is_a_communicator_creates_one_to_tell_the_others():
     lifetime, made = Lifetime(), communicator()
     lifetime.fail(OWN, lambda: made)
     made.abandon.assert_called_once_with(OWN)
@@ -76,7 +76,7 @@ def test_after_the_end_nothing_fails(end):
 
 
 @pytest.mark.parametrize("end", [Lifetime.close, Lifetime.abort])
-def test_it_ends_while_it_is_made(end):
+def test_it_can_end_while_being_opened(end):
     """No one waits for the creation, and the new communicator leaves immediately."""
     lifetime, made, is_making = Lifetime(), communicator(), threading.Event()
     has_ended = threading.Event()
@@ -104,7 +104,7 @@ def test_it_ends_while_it_is_made(end):
     assert str(lifetime) == "closed"
 
 
-def test_a_dropped_one_leaves_and_a_closed_one_has_left():
+def test_a_dropped_lifetime_leaves_unless_it_was_closed():
     for is_closed in (False, True):
         lifetime, made = opened()
         if is_closed:

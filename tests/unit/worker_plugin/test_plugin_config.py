@@ -217,13 +217,13 @@ def test_wrong_values_are_named_with_their_limit(values, text):
     assert str(caught.value).startswith(text)
 
 
-def test_a_number_of_local_ranks():
+def test_local_group_may_be_a_number():
     assert build({}, {"REDUCTION_LOCAL_GROUP": "4"}).local_group == 4
     assert build({"local_group": 2}, {"REDUCTION_LOCAL_GROUP": "auto"}).local_group == 2
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
-def test_transports(transport):
+def test_valid_transports(transport):
     assert build({}, {"REDUCTION_TRANSPORT": transport}).transport == transport
     assert PluginConfig(transport=transport).transport == transport
 
@@ -236,7 +236,7 @@ def test_tls_over_grpc(transport):
 
 
 @pytest.mark.parametrize("variable", ["REDUCTION_JOB", "REDUCTION_RUN", "REDUCTION_REDUCERS"])
-def test_bytes_of_the_environment_that_are_no_text(variable):
+def test_undecodable_environment_variables_are_refused(variable):
     with pytest.raises(ConfigError):  # b"\xff" in the environment is "\udcff" here
         build({}, {variable: "\udcff:1"})
 
@@ -245,7 +245,7 @@ def test_bytes_of_the_environment_that_are_no_text(variable):
     "address",
     ["host", "host:", ":50051", "host:0", "host:65536", "host:-1", "host:http", "dns::50051", "dns:name", ""],
 )
-def test_what_is_no_address(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(ConfigError, match="is not HOST:PORT or dns:NAME:PORT with a port of 1 to 65535"):
         PluginConfig(reducers=(address,))
 
@@ -288,7 +288,7 @@ def test_an_io_process_and_a_local_group_exclude_each_other(local_group):
 
 
 @pytest.mark.parametrize("wire", ["int8", "fp8", "topk:0.1"])
-def test_an_elastic_job_leaves_nothing_out(wire):
+def test_an_elastic_job_refuses_formats_with_residuals(wire):
     with pytest.raises(ConfigError, match=rf"wire_dtype='{wire}' leaves something out, and elastic"):
         build({"wire_dtype": wire, "elastic": True, "job": "a", "rank": 0, "world_size": 2}, {})
 

@@ -8,7 +8,7 @@ from worker_plugin import ReductionState
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan"), 2.0**65, 2.0**-65, "1", None])
-def test_what_is_no_loss_scale(scale):
+def test_invalid_loss_scales_are_refused(scale):
     with pytest.raises(
         ConfigError, match=r"the loss scale is .*, but must be 5\.42101e-20 to 1\.84467e\+19: pass"
     ):
@@ -16,7 +16,7 @@ def test_what_is_no_loss_scale(scale):
 
 
 @pytest.mark.parametrize("scale", [1, 65536.0, 2.0**64, 2.0**-64])
-def test_a_loss_scale(scale):
+def test_valid_loss_scales(scale):
     ReductionState().set_loss_scale(scale)
 
 
@@ -41,7 +41,7 @@ def test_steps_of_another_model_cannot_be_discarded(model):
         lambda state: state.trace("folder").__enter__(),
     ],
 )
-def test_an_elastic_job_begins_with_sync(ask):
+def test_an_elastic_job_must_begin_with_sync(ask):
     """A newcomer would wait for collectives that no one else issues, and nothing would distinguish models."""
     state = ReductionState(
         ["127.0.0.1:1"], elastic=True, job="test", run="first", rank=0, world_size=2, join_timeout_s=1

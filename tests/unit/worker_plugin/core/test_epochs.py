@@ -22,7 +22,7 @@ def test_rank_0_makes_the_first_epoch_and_greets_every_member():
     ]
 
 
-def test_another_rank_takes_rank_0s_configuration_wherever_it_hears_it_first():
+def test_other_ranks_take_rank_0s_configuration_from_whichever_member_sends_it_first():
     scene = Scene(rank=1)
     scene.meet()
     assert scene.receive("b", Configure(epoch(1))) == [
@@ -32,7 +32,7 @@ def test_another_rank_takes_rank_0s_configuration_wherever_it_hears_it_first():
     assert scene.receive("a", Configure(epoch(1))) == [], "the same again"
 
 
-def test_other_members_and_other_shares_are_counted_and_another_grid_is_not():
+def test_changes_of_members_or_shares_are_counted_and_a_change_of_grid_is_not():
     scene = Scene(rank=1)
     epochs = scene.core.epochs
     assert (epochs.size, epochs.resharded) == (0, 0)
@@ -60,7 +60,7 @@ def test_a_configuration_of_another_life_of_the_job_fails():
     assert failure(actions) == (StaleInstance, "received a configuration of another instance of this job")
 
 
-def test_a_member_that_comes_up_later_hears_hello_with_its_welcome():
+def test_a_member_that_comes_up_later_is_sent_hello_on_its_welcome():
     scene = Scene(rank=1)
     scene.tick(0.0)
     scene.welcome("a")
@@ -68,7 +68,7 @@ def test_a_member_that_comes_up_later_hears_hello_with_its_welcome():
     assert scene.welcome("b") == [send("b", Hello(epoch(1), 0))]
 
 
-def test_a_member_hears_hello_once_per_epoch_on_each_stream():
+def test_a_member_is_sent_hello_once_per_epoch_on_each_stream():
     """If the epoch has not started there, the first Hello was lost with its stream."""
     scene = Scene(rank=1).run()
     assert scene.enter() == []
@@ -81,7 +81,7 @@ def test_a_member_hears_hello_once_per_epoch_on_each_stream():
 # ---- Start ----
 
 
-def test_start_lets_everything_go_that_was_issued():
+def test_start_pushes_everything_already_issued():
     scene = Scene()
     scene.meet()
     assert scene.issue() == []
@@ -154,7 +154,7 @@ def test_a_result_may_come_again_after_its_release():
     assert scene.result("a", 0, 0, epoch=2) == []
 
 
-def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
+def test_a_new_grid_discards_partial_results_and_pushes_whole_results_again():
     scene = Scene(rank=1, reducers="a").run()
     scene.issue(2)
     scene.issue(2)
@@ -170,7 +170,7 @@ def test_another_grid_gives_up_parts_and_pushes_whole_results_again_on_it():
     assert scene.result("a", 1, 0, epoch=2, payload=data(2048)) == [store(1, 0, nbytes=2048), Deliver(1)]
 
 
-def test_what_is_here_is_pushed_again_and_awaits_no_result():
+def test_a_chunk_with_a_result_is_pushed_again_and_awaits_none():
     """A wrong answer could write a result into memory that is complete, or that belongs to another collective."""
     scene = Scene(rank=1, reducers="a").run()
     scene.issue(2)
@@ -188,7 +188,7 @@ def test_what_is_here_is_pushed_again_and_awaits_no_result():
     assert scene.result("a", 0, 0, epoch=3) == []
 
 
-def test_a_collective_after_one_that_is_here_awaits_its_result():
+def test_a_collective_after_a_complete_one_awaits_its_result():
     scene = Scene(rank=1).run()
     scene.issue(2)
     scene.result("a", 0, 0)
@@ -199,7 +199,7 @@ def test_a_collective_after_one_that_is_here_awaits_its_result():
     assert [action.is_awaited for action in scene.issue(1)] == [True]
 
 
-def test_a_new_epoch_takes_back_the_memory_of_results_that_still_come():
+def test_a_new_epoch_takes_back_the_memory_of_outstanding_results():
     """Results of an old epoch are no longer checked, so they must not share memory with a checked result."""
     scene = Scene(1).run()
     scene.issue(4)
@@ -230,7 +230,7 @@ def test_a_lost_stream_of_a_member_is_logged_and_makes_a_new_epoch_once_all_are_
     ]
 
 
-def test_a_stream_that_just_ended_says_so():
+def test_a_stream_that_just_ended_is_logged_as_such():
     assert Scene(rank=1).run().lose("a", now=1.0) == [Log(30, "lost the stream to a:1: it ended")]
 
 
@@ -242,7 +242,7 @@ def test_a_rank_lost_at_a_member_makes_a_new_epoch_once_it_is_back():
     )
 
 
-def test_what_happens_at_a_reducer_that_is_no_member_changes_nothing():
+def test_events_at_a_reducer_that_is_not_a_member_change_nothing():
     scene = Scene(rank=1)
     scene.meet()
     scene.enter(reducers="a")
@@ -259,7 +259,7 @@ def test_further_losses_do_not_lengthen_the_grace():
     assert scene.core.epochs.broken_since == 1.0
 
 
-def test_what_is_missing_is_a_warning_and_so_is_its_return():
+def test_a_missing_reducer_and_its_return_are_logged_as_warnings():
     scene = Scene()
     scene.tick(0.0)
     scene.welcome("a")
@@ -292,7 +292,7 @@ def test_a_draining_member_is_left_out_and_its_stream_ended():
     assert scene.lose("a", now=1.0) == [], "that was its end, and no reason for another epoch"
 
 
-def test_rank_0_says_at_once_that_nobody_can_take_over():
+def test_rank_0_warns_at_once_if_no_reducer_can_take_over():
     """A reducer that drains too, or one that a rank is missing from, cannot take over."""
     alone, both_drain, misses = Scene(reducers="a").run(), Scene().run(), Scene()
     both_drain.peers("b", "PP", draining=True, now=1.0)
@@ -311,7 +311,7 @@ def test_rank_0_says_at_once_that_nobody_can_take_over():
     assert alone.lose("a", now=2.0) == [Log(20, "lost the stream to a:1: it ended")], "it was expected"
 
 
-def test_a_reducer_that_drains_at_the_jobs_end_is_no_news():
+def test_a_reducer_that_drains_at_the_jobs_end_is_ignored():
     scene = Scene(reducers="a").run()
     scene.close()
     assert scene.peers("a", "PP", draining=True, now=1.0) == []
@@ -319,13 +319,13 @@ def test_a_reducer_that_drains_at_the_jobs_end_is_no_news():
     assert scene.peers("a", "PG", draining=True, now=1.0) == [], "rank 1 has left, and with it its reducer"
 
 
-def test_another_rank_leaves_it_with_rank_0s_configuration():
+def test_other_ranks_leave_it_with_rank_0s_configuration():
     scene = Scene(rank=1).run()
     assert scene.peers("a", "PP", draining=True) == []
     assert scene.receive("b", Configure(epoch(2, "b"))) == [Shut(0), send("b", Hello(epoch(2, "b"), 0))]
 
 
-def test_a_reducer_that_was_left_is_dialled_again():
+def test_a_reducer_that_was_left_is_redialed():
     # The drained reducer may return as another process.
     scene = Scene(rank=1).run()
     scene.receive("b", Configure(epoch(2, "b")))
@@ -344,7 +344,7 @@ def test_an_epoch_that_has_started_is_not_waited_for(reducers):
     assert not any(isinstance(action, Fail) for action in actions)
 
 
-def test_an_epoch_has_started_once_all_reducers_have_said_so():
+def test_an_epoch_has_not_started_until_all_reducers_confirm_it():
     scene = Scene(1)
     scene.meet()
     scene.enter()

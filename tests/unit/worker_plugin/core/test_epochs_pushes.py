@@ -38,7 +38,7 @@ def test_chunks_go_to_their_owners_within_credit():
     assert scene.result("b", 0, 3) == [store(0, 3072), push("b", 0, 5, kib=6)]
 
 
-def test_a_lane_that_is_ahead_goes_on_with_the_slowest():
+def test_a_lane_that_is_ahead_waits_for_the_slowest():
     """With shares of 2 and 1 the smaller one waits for the larger, whose result then lets both push."""
     scene = Scene(rank=1, credit_bytes=1 << 20)
     scene.meet()
@@ -62,7 +62,7 @@ def test_an_empty_collective_has_its_header_pushed_and_is_delivered():
     assert scene.result("a", 0, payload=data(0)) == [store(0, 0, nbytes=0), Deliver(0)]
 
 
-def test_collectives_are_delivered_as_they_become_whole():
+def test_collectives_are_delivered_as_they_complete():
     scene = Scene().run()
     scene.issue(2)
     scene.issue()
@@ -114,7 +114,7 @@ def test_an_acknowledgement_waits_10_ms_and_goes_to_every_member():
     assert scene.tick(9.0) == []
 
 
-def test_a_push_carries_it_and_spares_the_message_there():
+def test_a_push_carries_an_acknowledgement_instead_of_a_message():
     scene = Scene().run()
     scene.issue()
     scene.result("a", 0, now=1.0)
@@ -122,7 +122,7 @@ def test_a_push_carries_it_and_spares_the_message_there():
     assert scene.tick(1.01) == [send("a", Ack(1))]
 
 
-def test_a_member_that_has_not_started_is_told_by_hello():
+def test_hello_acknowledges_to_a_member_that_has_not_started():
     scene = Scene(rank=1).run()
     scene.issue()
     scene.result("a", 0, now=1.0)
@@ -144,7 +144,7 @@ def test_a_contribution_is_released_when_everybody_holds_the_result():
     assert scene.result("b", 1, minimum=2) == [store(1, 0), Deliver(1), Release(1)]
 
 
-def test_a_minimum_beyond_what_this_rank_holds_counts_as_far_as_it_does():
+def test_a_minimum_beyond_what_this_rank_holds_is_capped():
     scene = Scene().run()
     scene.issue()
     assert scene.receive("b", Minimum(9)) == []

@@ -17,7 +17,7 @@ def link_up(ranks):
     return link
 
 
-def test_it_is_absent_from_a_dial_that_found_nobody_until_the_next_one_says_otherwise():
+def test_a_reducer_is_absent_from_a_dial_that_did_not_find_it_until_another_outcome():
     link = link_up("P")
     link.down(ReducerUnavailable("reset"), 5.0)
     assert not link.is_absent
@@ -32,7 +32,7 @@ def test_it_is_absent_from_a_dial_that_found_nobody_until_the_next_one_says_othe
     assert not link.is_absent
 
 
-def test_a_stream_that_ends_leaves_its_reason_until_a_welcome_and_nothing_else():
+def test_an_ended_stream_leaves_only_its_reason_until_the_next_welcome():
     link = link_up("PLG")
     link.hello_epoch, link.acked, link.is_draining, link.busy_since = 3, 9, True, 2.0
     broken = ReducerUnavailable("reset")
@@ -46,7 +46,7 @@ def test_a_stream_that_ends_leaves_its_reason_until_a_welcome_and_nothing_else()
     assert (link.hello_epoch, link.acked) == (0, 0), "nothing was said on the new stream"
 
 
-def test_see_reports_who_was_present_and_is_lost_now():
+def test_see_reports_ranks_that_were_present_and_are_now_lost():
     link = link_up("PPL")
     assert link.see(peers("PLL"), 4.0) == {1}
     assert link.see(peers("PLL"), 5.0) == set()

@@ -49,7 +49,7 @@ def aborts(error, reducers="ab", rank=0):
     "error",
     [CollectiveMismatch("rank 1 issued"), WorkerLost("rank 1"), OutOfOrder("no"), ReductionError("a bug")],
 )
-def test_an_abort_fails_with_its_error_and_all_reducers_hear_it(error):
+def test_an_abort_fails_with_its_error_and_is_passed_on_to_all_reducers(error):
     scene = Scene().run()
     actions = scene.abort("a", error)
     assert failure(actions) == (type(error), str(error))
@@ -68,7 +68,7 @@ def test_after_a_failure_only_close_is_answered():
     assert scene.close() == [Closed()]
 
 
-def test_a_peer_that_left_is_a_failure_once_something_is_issued_and_is_named():
+def test_a_peer_that_left_fails_the_next_collective_and_is_named():
     scene = Scene().run()
     scene.issue()
     scene.result("a", 0)
@@ -105,7 +105,7 @@ def test_time_counts_from_the_first_push_not_from_the_issue():
     assert failure(scene.tick(70.0))[0] is CollectiveTimeout
 
 
-def test_time_before_the_first_tick_is_no_time():
+def test_time_before_the_first_tick_does_not_count():
     # The loop may be late. No waiting time counts before it has dialled.
     scene = Scene()
     assert scene.lose("a", now=1000.0) == []
@@ -172,7 +172,7 @@ def test_nothing_a_reducer_sends_makes_it_raise(rank, is_running, script):
             assert not isinstance(action, Fail) or isinstance(action.error, ReductionError)
 
 
-def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back():
+def test_epochs_are_logged_as_warnings_until_all_lost_reducers_are_back():
     """The processes of a restarted reducer come up one after the other."""
     scene = Scene(reducers="abc").run()
     for lost in "bc":
@@ -198,7 +198,7 @@ def test_whoever_was_told_that_reducers_are_lacking_is_told_until_all_are_back()
     assert all(action.level == logging.INFO for action in actions), actions
 
 
-def test_so_it_is_if_one_was_lacking_from_the_beginning():
+def test_so_they_are_if_a_reducer_was_missing_from_the_start():
     scene = Scene(reducers="abcd")
     scene.tick(0.0)
     for reducer in "abc":

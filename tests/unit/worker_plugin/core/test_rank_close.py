@@ -74,7 +74,7 @@ def test_close_waits_no_longer_than_its_timeout():
     assert scene.tick(12.0) == [*goodbyes(1, 0), Closed()]
 
 
-def test_close_twice_and_leaving_after_it_is_close_once():
+def test_closing_again_or_leaving_after_close_does_nothing():
     scene = with_result(Scene().run())
     scene.close(now=0.0)
     assert scene.close(now=4.0) == scene.leave(1, now=4.0) == []
@@ -82,7 +82,7 @@ def test_close_twice_and_leaving_after_it_is_close_once():
     assert scene.close(now=6.0) == scene.leave(1, now=6.0) == []
 
 
-def test_goodbye_only_goes_to_streams_that_stand():
+def test_goodbye_only_goes_to_streams_that_are_up():
     scene = with_result(Scene().run())
     scene.lose("a", now=1.0)
     scene.close(now=1.0)
@@ -90,7 +90,7 @@ def test_goodbye_only_goes_to_streams_that_stand():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_others_may_still_get_their_epoch_while_this_rank_waits(rank):
+def test_others_may_still_start_an_epoch_while_this_rank_closes(rank):
     scene = with_result(Scene(rank).run())
     scene.close()
     if rank == 0:
@@ -100,7 +100,7 @@ def test_others_may_still_get_their_epoch_while_this_rank_waits(rank):
     assert scene.start("a", 2) == [push("a", 0, number=2, held=1, is_awaited=False)]
 
 
-def test_while_it_waits_a_lost_rank_is_no_failure():
+def test_while_it_waits_a_lost_rank_is_not_a_failure():
     scene = with_result(Scene().run())
     scene.close(now=0.0)
     for reducer in "ab":
@@ -124,7 +124,7 @@ def test_while_it_waits_an_error_only_ends_the_waiting(is_own):
 
 
 @pytest.mark.parametrize("has_left", [False, True])
-def test_close_in_flight_fails_what_is_not_there_and_does_not_wait(has_left):
+def test_close_fails_collectives_in_flight_and_does_not_wait(has_left):
     """It does not even wait as long as leaving would have."""
     scene = with_result(Scene().run())
     scene.issue()
@@ -139,7 +139,7 @@ def test_close_in_flight_fails_what_is_not_there_and_does_not_wait(has_left):
 # ---- leaving, because no one can issue any more ----
 
 
-def test_leaving_with_nothing_in_flight_is_closing():
+def test_leaving_with_nothing_in_flight_equals_closing():
     assert Scene().leave(0) == [Closed()]
     assert Scene().run().leave(0) == [*goodbyes(0, 0), Closed()]
     scene = with_result(Scene(close_timeout_s=2.0).run())
@@ -148,7 +148,7 @@ def test_leaving_with_nothing_in_flight_is_closing():
     assert scene.receive("a", Minimum(1), now=11.9) == [Release(0), *goodbyes(1, 1), Closed()]
 
 
-def test_what_was_issued_or_is_still_being_copied_is_done_before_a_rank_leaves():
+def test_collectives_issued_or_still_being_copied_finish_before_a_rank_leaves():
     scene = Scene().run()
     scene.issue()
     assert scene.leave(2) == []
@@ -160,7 +160,7 @@ def test_what_was_issued_or_is_still_being_copied_is_done_before_a_rank_leaves()
     assert scene.core.error is None
 
 
-def test_a_rank_leaves_before_it_has_met_anybody_or_after():
+def test_a_rank_that_leaves_before_meeting_others_finishes_first():
     scene = Scene()
     scene.issue()
     assert scene.leave(1) == []
@@ -169,7 +169,7 @@ def test_a_rank_leaves_before_it_has_met_anybody_or_after():
     assert scene.receive("a", Minimum(1))[-1] == Closed()
 
 
-def test_an_error_ends_a_rank_that_is_leaving_as_any_other():
+def test_an_error_ends_a_leaving_rank_like_any_other():
     scene = Scene().run()
     scene.issue()
     scene.leave(1)
@@ -195,7 +195,7 @@ def test_nothing_happens_after_the_end():
     ],
     ids=["time", "a peer left", "an error"],
 )
-def test_a_collective_that_was_handed_over_with_close_is_not_left_without_an_answer(ending):
+def test_a_collective_that_arrives_after_close_is_still_answered(ending):
     # Its copy was still in flight when close() was called, so it arrives here after Close.
     scene = with_result(Scene().run())
     scene.close()

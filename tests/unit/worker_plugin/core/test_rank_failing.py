@@ -23,7 +23,7 @@ def broken(rank=0, **changes):
     return scene
 
 
-def test_rank_0_tells_when_it_would_make_the_first_epoch():
+def test_rank_0_reports_its_error_when_it_would_make_the_first_epoch():
     scene = broken()
     assert scene.tick(1.0) == [Open(number, f"{name}:1", scene.join()) for number, name in enumerate("ab")]
     assert scene.welcome("a", 2.0) == scene.welcome("b", 2.0) == []
@@ -32,7 +32,7 @@ def test_rank_0_tells_when_it_would_make_the_first_epoch():
     assert scene.tick(5.0) == []
 
 
-def test_another_rank_tells_when_it_hears_of_the_first_epoch():
+def test_other_ranks_report_their_error_at_the_first_epoch():
     scene = broken(1)
     scene.tick(1.0)
     scene.welcome("a", 2.0)
@@ -41,14 +41,14 @@ def test_another_rank_tells_when_it_hears_of_the_first_epoch():
     assert scene.receive("b", Configure(epoch(1)), 4.0) == told(rank=1)
 
 
-def test_who_is_told_of_an_error_meanwhile_has_nothing_to_wait_for():
+def test_an_error_received_meanwhile_ends_the_wait():
     scene = broken(1)
     scene.tick(1.0)
     scene.welcome("a", 2.0)
     assert scene.abort("a", WorkerLost("rank 0"), 3.0) == told("a", rank=1)
 
 
-def test_a_reducer_that_refuses_or_is_gone_is_dialled_again_unless_it_refuses_for_good():
+def test_a_reducer_that_refuses_or_is_gone_is_redialed_unless_the_refusal_is_final():
     scene = broken()
     scene.tick(1.0)
     assert scene.abort("a", JobBusy("the last life"), 2.0) == []
@@ -58,7 +58,7 @@ def test_a_reducer_that_refuses_or_is_gone_is_dialled_again_unless_it_refuses_fo
 
 
 @pytest.mark.parametrize(("closes", "end"), [(False, 100.0), (True, 8.0)])
-def test_it_waits_for_late_ranks_as_long_as_for_a_collective_or_as_closing_does(closes, end):
+def test_it_waits_for_late_ranks_until_the_collective_or_close_timeout(closes, end):
     scene = broken(timeout_s=100.0)
     scene.tick(1.0)
     scene.welcome("a", 2.0)
@@ -68,7 +68,7 @@ def test_it_waits_for_late_ranks_as_long_as_for_a_collective_or_as_closing_does(
 
 
 @pytest.mark.parametrize("frame", [Configure(epoch(1)), Abort(12, "rank 0")])
-def test_frames_of_streams_that_have_ended_tell_nothing(frame):
+def test_frames_of_streams_that_have_ended_are_ignored(frame):
     scene = broken(1)
     scene.tick(1.0)
     scene.welcome("a", 2.0)
@@ -76,13 +76,13 @@ def test_frames_of_streams_that_have_ended_tell_nothing(frame):
     assert scene.receive("a", frame, 3.0) == scene.peers("a", "PP", 3.0) == []
 
 
-def test_collectives_and_further_errors_count_for_nothing():
+def test_collectives_and_further_errors_are_ignored():
     scene = broken()
     assert scene.issue() == scene.handle(Broke(WorkerFailed("more"))) == []
     assert scene.core.error is ERROR
 
 
-def test_an_error_while_no_reducer_is_there_is_told_to_the_first_that_is_back():
+def test_an_error_while_no_reducer_is_up_is_reported_to_the_first_one_back():
     scene = Scene().run()
     scene.issue()
     scene.lose("a", now=1.0)

@@ -18,7 +18,7 @@ def alone(rank=0, **changes):
 
 
 @pytest.mark.parametrize(("rank", "level"), [(0, 30), (1, 20)])
-def test_after_the_join_timeout_it_asks_for_one_and_says_so(rank, level):
+def test_after_the_join_timeout_it_requests_a_fallback_and_logs_it(rank, level):
     scene = alone(rank)
     assert Embed() not in scene.tick(59.9)
     actions = scene.tick(60.0)
@@ -29,7 +29,7 @@ def test_after_the_join_timeout_it_asks_for_one_and_says_so(rank, level):
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_the_collective_is_pushed_there_again(has_begun):
+def test_the_collective_is_pushed_again_to_the_fallback(has_begun):
     scene = alone() if has_begun else Scene(0, "a", may_fall_back=True)
     if not has_begun:
         scene.tick(0.0)
@@ -47,7 +47,7 @@ def test_the_collective_is_pushed_there_again(has_begun):
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_while_it_starts_no_time_counts_and_then_all_of_it_again(has_begun):
+def test_the_join_timeout_starts_over_once_the_fallback_has_started(has_begun):
     # The start of a reducer may take longer than `join_timeout_s`.
     scene = alone() if has_begun else Scene(0, "a", may_fall_back=True)
     scene.tick(0.0)
@@ -61,7 +61,7 @@ def test_while_it_starts_no_time_counts_and_then_all_of_it_again(has_begun):
     assert failure(scene.tick(560.0))[0] is ReducerUnavailable
 
 
-def test_a_reducer_that_came_back_meanwhile_makes_up_for_one_that_never_serves():
+def test_a_reducer_that_came_back_meanwhile_makes_up_for_a_fallback_that_never_serves():
     scene = alone()
     scene.tick(60.0)
     scene.welcome("a", now=61.0)
@@ -72,7 +72,7 @@ def test_a_reducer_that_came_back_meanwhile_makes_up_for_one_that_never_serves()
     assert scene.core.error is None
 
 
-def test_a_rank_that_is_closing_needs_none():
+def test_a_closing_rank_requests_no_fallback():
     scene = Scene(0, "a", may_fall_back=True, close_timeout_s=500.0).run()
     scene.issue()
     scene.result("a", 0)
@@ -98,7 +98,7 @@ def test_without_a_fallback_it_fails_unless_a_reducer_came_back_meanwhile():
     assert Embed() in scene.tick(181.0)
 
 
-def test_an_idle_rank_takes_part_too():
+def test_an_idle_rank_requests_a_fallback_too():
     # It may hold a result that another rank lacks and whose reducer has died in between.
     scene = Scene(0, "a", may_fall_back=True).run()
     scene.lose("a", now=0.0)

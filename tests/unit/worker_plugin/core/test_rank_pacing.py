@@ -28,7 +28,7 @@ def lose_some(scene, now=1.0, links=(0, 1)):
     return scene.handle(Tick(dict.fromkeys(links, Sent(2_000_000, 2_000, 200))), now + TICK_S)
 
 
-def test_nothing_is_paced_or_told_before_anything_is_lost():
+def test_nothing_is_paced_or_reported_before_a_loss():
     scene = Scene().run()
     for step in range(10):
         sent = Sent(1_000_000 * step, 1_000 * step)
@@ -38,7 +38,7 @@ def test_nothing_is_paced_or_told_before_anything_is_lost():
 
 
 @pytest.mark.parametrize("is_shorter_than_a_tick", [False, True])
-def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_it(is_shorter_than_a_tick):
+def test_sent_counts_are_requested_while_anything_is_in_flight_and_once_after_it(is_shorter_than_a_tick):
     scene = Scene().run()
     assert not scene.core.wants_sent
     scene.issue()
@@ -51,7 +51,7 @@ def test_what_was_sent_is_asked_for_while_anything_is_in_flight_and_once_after_i
     assert not scene.core.wants_sent
 
 
-def test_losses_slow_down_the_pushes_and_all_reducers_hear_of_it():
+def test_losses_slow_down_pushes_and_the_rate_is_sent_to_all_reducers():
     scene = Scene().run()
     actions = lose_some(scene)
     rate = BACK_OFF * 4_000_000 / TICK_S
@@ -61,7 +61,7 @@ def test_losses_slow_down_the_pushes_and_all_reducers_hear_of_it():
     assert not told(scene.tick(2.0)), "they know it"
 
 
-def test_what_a_reducer_tells_counts_if_it_is_lower():
+def test_a_rate_reported_by_a_reducer_counts_if_it_is_lower():
     scene = Scene().run()
     scene.receive("a", LinkRate(10_000_000), 1.0)
     scene.receive("b", LinkRate(20_000_000), 1.0)
@@ -73,7 +73,7 @@ def test_what_a_reducer_tells_counts_if_it_is_lower():
     assert not throttles(scene.tick(1.6))
 
 
-def test_a_rate_lasts_while_the_next_epoch_begins_and_a_reducer_that_came_back_is_told_again():
+def test_a_rate_survives_a_new_epoch_and_is_sent_again_to_a_reducer_that_came_back():
     scene = Scene().run()
     lose_some(scene)
     rate = scene.core.pacing.own
@@ -115,7 +115,7 @@ def test_streams_within_the_host_are_not_paced():
 
 
 @pytest.mark.parametrize(("mbit", "is_paced"), [(0, False), (1000, True)])
-def test_where_all_say_how_fast_their_links_are_rank_0_begins_at_their_rate(mbit, is_paced):
+def test_rank_0_begins_at_the_rate_of_the_links_if_all_report_theirs(mbit, is_paced):
     scene = begun(mbit=mbit)
     assert math.isinf(scene.core.pacing.own) != is_paced
     assert bool(throttles(scene.tick(1.1))) == is_paced

@@ -24,7 +24,7 @@ def test_it_has_begun_once_every_reducer_has_started(rank):
         assert scene.began == [("a:1", "b:1")], "it begins once"
 
 
-def test_an_epoch_that_broke_before_it_started_is_no_beginning():
+def test_an_epoch_that_broke_before_it_started_does_not_count():
     scene = Scene(1)
     scene.meet()
     scene.enter()
@@ -36,7 +36,7 @@ def test_an_epoch_that_broke_before_it_started_is_no_beginning():
     assert scene.began == [("a:1",)]
 
 
-def test_without_collectives_only_who_waits_hears_that_a_peer_left():
+def test_without_collectives_only_a_waiting_rank_fails_if_a_peer_left():
     idle, waiting = Scene(), Scene()
     for scene in (idle, waiting):
         scene.tick(0.0)
@@ -49,7 +49,7 @@ def test_without_collectives_only_who_waits_hears_that_a_peer_left():
     assert "rank 1 (h1)" in text
 
 
-def test_who_waits_fails_when_reducers_or_ranks_do_not_come():
+def test_waiting_fails_when_reducers_or_ranks_do_not_arrive():
     scene = Scene(join_timeout_s=3.0)
     scene.tick(0.0)
     scene.connect()
@@ -62,7 +62,7 @@ def test_who_waits_fails_when_reducers_or_ranks_do_not_come():
     assert failure(scene.tick(3.0))[0] is WorkersMissing
 
 
-def test_after_the_beginning_nobody_waits_for_it():
+def test_once_begun_the_start_is_no_longer_awaited():
     for scene in (Scene(1).run(), Scene(1)):
         scene.connect()
         scene.run()

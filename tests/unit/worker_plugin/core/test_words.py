@@ -4,7 +4,7 @@ from worker_plugin.core.link import Link
 from worker_plugin.core.words import reducers_text
 
 
-def test_further_processes_are_counted_as_processes():
+def test_sibling_processes_are_not_counted_as_reducers():
     links = [Link(0, "a:1"), Link(1, "b:1")]
     assert reducers_text(links[:1]) == "1 reducer"
     assert reducers_text(links) == "2 reducers"

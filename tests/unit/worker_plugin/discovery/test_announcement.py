@@ -3,7 +3,7 @@
 from worker_plugin.discovery.announcement import line, ranks_text
 
 
-def test_the_line():
+def test_the_announced_line():
     assert line("cnn", ranks_text(4), ["10.0.0.5:50051", "10.0.0.6:50051"], 2, ["tcp"], is_private=False) == (
         "reduction-server: job cnn, 4 ranks, 2 reducers (10.0.0.5:50051, 10.0.0.6:50051), tcp"
     )
@@ -17,11 +17,11 @@ def test_many_reducers_are_counted():
     assert text.endswith("4 ranks, 10 reducers (r0:1, r1:1, r2:1, r3:1, r4:1, r5:1, r6:1, r7:1, 2 more), tcp")
 
 
-def test_further_processes_of_a_reducer_are_no_reducers():
+def test_sibling_processes_are_not_counted_as_reducers():
     text = line("cnn", ranks_text(4), ["a:1", "b:1"], 4, ["tcp"], is_private=False, colocated=["a:1", "b:1"])
     assert text.endswith("4 ranks, 2 reducers with 4 processes, all on the ranks' hosts (a:1, b:1), tcp")
 
 
-def test_ranks_of_nodes_and_groups():
+def test_ranks_text_names_nodes_and_groups():
     assert ranks_text(4, 2) == "4 ranks on 2 nodes"
     assert ranks_text(2, label="0,2") == "2 ranks (0,2)"

@@ -32,7 +32,7 @@ def test_it_asks_torchs_store():
     assert store.ask(lambda raw: raw.add("count", 2)) == 2
 
 
-def test_a_store_that_does_not_answer_is_named_and_asked_no_more(silence, caplog):
+def test_a_store_that_does_not_answer_is_named_and_not_asked_again(silence, caplog):
     store = BoundedStore(HashStore(), CONFIG)
     with pytest.raises(WorkerLost) as caught:
         store.ask(silence)
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_answer_is_named_and_asked_no_more(silence, caplog
     assert again.value is caught.value
 
 
-def test_what_waits_for_ranks_has_a_limit_of_its_own(silence, caplog):
+def test_waiting_for_ranks_has_its_own_limit(silence, caplog):
     with pytest.raises(WorkerLost, match=r"has not answered within 0\.1 s: check"):
         BoundedStore(HashStore(), PATIENT).run(silence, 0.1)
     assert caplog.records == []
@@ -93,7 +93,7 @@ def test_a_host_that_does_not_answer_is_not_waited_for():
             BoundedStore.connect(client, CONFIG)
 
 
-def test_stores_without_a_host_are_taken_to_live(tmp_path):
+def test_stores_without_a_host_are_assumed_alive(tmp_path):
     path = str(tmp_path / "store")
     store = FileStore(path)
     check_alive(PrefixStore("a", store), CONFIG)

@@ -70,7 +70,7 @@ def test_the_lowest_rank_of_each_host_leads_it():
         ("always", 2, ["r1:1", "r2:1"], True),
     ],
 )
-def test_they_are_started_if_they_would_get_a_share(mode, hosts, reducers, needed):
+def test_reducers_are_started_if_they_would_get_a_share(mode, hosts, reducers, needed):
     assert is_needed(PluginConfig(colocated=mode), hosts, reducers) is needed
 
 
@@ -89,7 +89,7 @@ def test_they_are_started_if_they_would_get_a_share(mode, hosts, reducers, neede
         (0, ["r1:1"], ""),
     ],
 )
-def test_too_few_reducers_are_warned_of(hosts, reducers, warning, caplog):
+def test_too_few_reducers_cause_a_warning(hosts, reducers, warning, caplog):
     colocated.advise(hosts, reducers)
     assert warning in caplog.text
     assert bool(warning) == ("colocated='auto'" in caplog.text)
@@ -101,7 +101,7 @@ def test_too_many_hosts_need_reducers_elsewhere(mode, reducers):
         is_needed(PluginConfig(colocated=mode), 200, reducers)
 
 
-def test_leaders_start_one_each_and_all_ranks_hear_of_it(reducers, config):
+def test_leaders_start_one_each_and_all_ranks_learn_of_it(reducers, config):
     store = BoundedStore(HashStore(), PluginConfig())
     assert start(config, TWO, store, KEY, 1, USER) == []
     assert start(config, TWO, store, KEY, 2, USER) == reducers[:1]
@@ -120,7 +120,7 @@ def test_a_fast_link_gets_several_processes_but_not_all_of_the_host(reducers, li
 
 
 @pytest.mark.parametrize("error", [ReducerUnavailable("no"), OSError("no more processes")])
-def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch, error):
+def test_a_reducer_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monkeypatch, error):
     store = BoundedStore(HashStore(), PluginConfig())
     start(config, TWO, store, KEY, 0, USER)
 
@@ -134,7 +134,7 @@ def test_one_that_does_not_start_is_an_error_on_all_ranks(reducers, config, monk
         addresses_of(config, TWO, store, KEY)
 
 
-def test_what_was_started_is_given_back_if_another_one_does_not_start(reducers, monkeypatch):
+def test_started_reducers_are_given_back_if_another_one_does_not_start(reducers, monkeypatch):
     config = PluginConfig(colocated_host="10.0.0.1", link="15G", timeout_s=5.0)
 
     def lend(*arguments):
@@ -181,18 +181,18 @@ def test_interfaces_that_nccl_must_not_use_are_not_used(network, monkeypatch):
     assert own_address(1.0) == "10.0.0.1"
 
 
-def test_on_the_launchers_own_host_the_way_to_it_may_be_the_loopback_one(network, monkeypatch):
+def test_on_the_launchers_own_host_a_loopback_route_is_not_used(network, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "head")
     network[1].update({"head": "127.0.1.1", "192.0.2.1": "10.0.0.7"})
     assert own_address(1.0) == "10.0.0.7"
 
 
-def test_without_any_way_the_first_interface_counts(network):
+def test_without_any_route_the_first_interface_is_used(network):
     network[0].update(eth0="10.0.0.1")
     assert own_address(1.0) == "10.0.0.1"
 
 
-def test_a_host_without_an_address_must_be_told_one(network):
+def test_a_host_without_an_address_must_be_given_one(network):
     with pytest.raises(ConfigError, match="set colocated_host= or REDUCTION_COLOCATED_HOST"):
         own_address(1.0)
 

@@ -88,7 +88,7 @@ def test_files_are_read_again_and_names_looked_up(tmp_path, monkeypatch, caplog)
     assert find(everything=True) == ("10.0.0.9:2", "b:1")
 
 
-def test_without_an_answer_nothing_is_known(monkeypatch):
+def test_a_failed_lookup_returns_nothing(monkeypatch):
     async def fails(_):
         raise socket.gaierror(-2, "no such name")
 
@@ -98,7 +98,7 @@ def test_without_an_answer_nothing_is_known(monkeypatch):
     assert asyncio.run(finder.find(everything=False)) is None
 
 
-def test_one_question_at_a_time(monkeypatch):
+def test_only_one_lookup_runs_at_a_time(monkeypatch):
     asked = []
 
     async def slow(names):
@@ -122,7 +122,7 @@ def test_one_question_at_a_time(monkeypatch):
         (threading.Thread, "start", RuntimeError("can't start new thread")),
     ],
 )
-def test_a_source_that_raises_or_that_no_thread_can_ask_is_a_warning(monkeypatch, caplog, where, name, error):
+def test_a_source_that_raises_or_gets_no_thread_is_logged(monkeypatch, caplog, where, name, error):
     def fail(_):
         raise error
 

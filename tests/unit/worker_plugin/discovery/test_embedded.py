@@ -42,7 +42,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EmbeddedReducer]:
     return stopped
 
 
-def test_the_last_job_ends_it(stopped: list[EmbeddedReducer]) -> None:
+def test_the_last_job_stops_the_reducer(stopped: list[EmbeddedReducer]) -> None:
     first = lend(ONE)
     assert lend(TWO) is lend(THREE) is first
     give_back(ONE, [first])
@@ -55,7 +55,7 @@ def test_the_last_job_ends_it(stopped: list[EmbeddedReducer]) -> None:
     assert lend(ONE) is not first
 
 
-def test_several_for_one_job_are_different_ones_and_shared_with_the_next(
+def test_one_job_gets_distinct_reducers_which_the_next_job_shares(
     stopped: list[EmbeddedReducer],
 ) -> None:
     mine = [lend(ONE), lend(ONE)]
@@ -68,7 +68,7 @@ def test_several_for_one_job_are_different_ones_and_shared_with_the_next(
     assert stopped == mine
 
 
-def test_one_that_would_be_started_in_another_way_is_not_shared() -> None:
+def test_a_reducer_started_with_other_arguments_is_not_shared() -> None:
     tls = TlsFiles("cert", "key", "ca")
     plain = lend(ONE, "10.0.0.1", "token")
     others = [
@@ -80,7 +80,7 @@ def test_one_that_would_be_started_in_another_way_is_not_shared() -> None:
     assert lend(TWO, "10.0.0.1", "token") is plain
 
 
-def test_one_that_has_ended_is_not_lent() -> None:
+def test_a_reducer_that_has_ended_is_not_lent() -> None:
     first: Any = lend(ONE)
     first._process.returncode = -9
     second = lend(TWO)
@@ -89,7 +89,7 @@ def test_one_that_has_ended_is_not_lent() -> None:
     assert lend(TWO) is first
 
 
-def test_jobs_that_come_at_once_wait_for_the_one_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_jobs_share_the_reducer_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     start, begun, go = EmbeddedReducer._start, threading.Event(), threading.Event()
 
     def slowly(self: EmbeddedReducer) -> Any:
@@ -116,7 +116,7 @@ def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert lend(ONE).users == {ONE}
 
 
-def test_a_forked_child_has_none_of_its_parents() -> None:
+def test_a_forked_child_has_none_of_its_parents_reducers() -> None:
     mine = lend(ONE)
     with embedded._lending:  # as if another thread were lending one at this moment
         pid = os.fork()

@@ -6,16 +6,16 @@ from reduction.model import NamedReducers
 from worker_plugin.discovery.named import named_reducers
 
 
-def test_the_order_does_not_count():
+def test_order_does_not_matter():
     two = NamedReducers("10.0.0.1:1, 10.0.0.2:1", 2)
     assert named_reducers(["10.0.0.2:1", "10.0.0.1:1"]) == named_reducers(["10.0.0.1:1", "10.0.0.2:1"]) == two
 
 
-def test_an_address_that_is_named_twice_is_one():
+def test_an_address_that_is_named_twice_counts_once():
     assert named_reducers(["a:1", "a:1"]) == NamedReducers("a:1", 1)
 
 
-def test_ranks_agree_if_they_were_told_of_equally_many():
+def test_ranks_agree_if_given_the_same_number_of_reducers():
     assert named_reducers(["red:1", "blue:1"]).agrees_with(named_reducers(["10.0.0.1:1", "10.0.0.2:1"]))
     assert not named_reducers(["red:1", "blue:1"]).agrees_with(named_reducers(["red:1"]))
 
@@ -27,5 +27,5 @@ def test_a_long_list_is_cut():
     assert named.text.endswith("... (500 in all)")
 
 
-def test_what_cannot_be_printed_is_left_out():
+def test_unprintable_addresses_are_left_out():
     assert named_reducers(["a\n:1"]).text == "a:1... (1 in all)"

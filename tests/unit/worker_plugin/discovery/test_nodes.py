@@ -24,7 +24,7 @@ def localities(*nodes, setting="auto"):
     return ranks
 
 
-def test_a_launchers_even_nodes():
+def test_even_nodes_of_a_launcher_are_used():
     assert plan_nodes(localities(2, 2)) == NodePlan(2)
     assert plan_nodes(localities(4, 4, 4)) == NodePlan(4)
 
@@ -51,13 +51,13 @@ def moved(ranks, rank, **changes):
         ),
     ],
 )
-def test_auto_is_flat_where_it_does_not_fit(ranks, reason, is_unexpected):
+def test_auto_is_flat_where_nodes_are_unsuitable(ranks, reason, is_unexpected):
     plan = plan_nodes(ranks)
     assert (plan.size, plan.is_unexpected) == (1, is_unexpected)
     assert plan.reason.startswith(reason)
 
 
-def test_a_number_counts_whatever_the_launcher_says():
+def test_an_explicit_number_overrides_the_launcher():
     assert plan_nodes(localities(4, setting=2)) == NodePlan(2)
     assert plan_nodes(localities(0, setting=1)) == NodePlan(1)
 
@@ -70,13 +70,13 @@ def test_a_number_counts_whatever_the_launcher_says():
         (moved(localities(2, 2), 3, local_group=2), "local_group is 'auto' on rank 0 and 2 on rank 3"),
     ],
 )
-def test_what_cannot_be_is_an_error(ranks, text):
+def test_impossible_groups_are_an_error(ranks, text):
     with pytest.raises(ConfigError) as caught:
         plan_nodes(ranks)
     assert str(caught.value).startswith(text)
 
 
-def test_where_a_process_runs():
+def test_the_locality_of_this_process():
     locality = own_locality("auto", "aa", {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
     assert (locality.local_rank, locality.local_size, locality.namespace_id, locality.address) == (
         1,
@@ -113,7 +113,7 @@ def agree(ranks, timeout_s=20.0, store=None, absent=()):
     return answers
 
 
-def test_all_ranks_hear_the_same_and_know_their_node():
+def test_all_ranks_get_the_same_plan_and_know_their_node():
     ranks = localities(2, 2, 2)
     answers = agree(ranks)
     for rank, nodes in enumerate(answers):
@@ -130,11 +130,11 @@ def plans(answers):
     return [(nodes.plan, nodes.node) for nodes in answers]
 
 
-def test_all_ranks_hear_that_there_are_no_nodes():
+def test_all_ranks_learn_that_there_are_no_nodes():
     assert plans(agree(localities(3))) == [(NodePlan(1, "all ranks are on one node"), None)] * 3
 
 
-def test_all_ranks_hear_the_error():
+def test_all_ranks_get_the_error():
     answers = agree(localities(3, setting=2))
     assert [type(answer) for answer in answers] == [ConfigError] * 3
     assert len({str(answer) for answer in answers}) == 1
@@ -147,21 +147,21 @@ def test_all_ranks_hear_the_error():
         (3, "local_group is 2 on rank 0 and None on rank 3"),
     ],
 )
-def test_who_has_no_local_group_is_named(which, text):
+def test_a_rank_without_a_local_group_is_named(which, text):
     ranks = localities(2, 2, setting=2)
     answers = agree([None if rank == which else locality for rank, locality in enumerate(ranks)])
     assert [type(answer) for answer in answers] == [ConfigError] * 4
     assert {str(answer) for answer in answers} == {f"{text}: it must be the same on all ranks"}
 
 
-def test_who_does_not_come_is_named():
+def test_a_missing_rank_is_named():
     ranks = localities(2, setting=2)
     first, _ = agree(ranks, 0.5, absent=[1])
     assert type(first) is WorkersMissing
     assert "rank 1 did not join within 0.5 s" in str(first)
 
 
-def test_a_life_does_not_hear_the_one_before():
+def test_a_life_ignores_the_messages_of_the_previous_one():
     store = dist.HashStore()
     agree(localities(2, 2), store=store)
     ranks = localities(1, 1, 1, 1, setting=1)

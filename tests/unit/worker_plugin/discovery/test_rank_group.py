@@ -21,7 +21,7 @@ from worker_plugin.discovery.rank_group import RankGroup, find_group, ranks_text
         ([0, 1, 2, 3, 10, 20, 30, 31], "0-3,10-30:10,31"),
     ],
 )
-def test_ranks_are_a_short_text(ranks, text):
+def test_ranks_are_abbreviated(ranks, text):
     assert ranks_text(ranks) == text
 
 
@@ -40,7 +40,7 @@ def test_without_a_process_group_both_numbers_are_needed(rank, size):
         find_group(rank, size, None)
 
 
-def test_without_a_process_group_the_numbers_count():
+def test_without_a_process_group_the_given_numbers_are_used():
     assert find_group(1, 3, None) == RankGroup(1, 3)
     assert str(RankGroup(1, 3)) == "rank 1 of 3"
     assert RankGroup(1, 3).global_rank == 1
@@ -69,7 +69,7 @@ def test_the_default_group_has_no_label():
 
 
 @pytest.mark.usefixtures("world")
-def test_other_numbers_than_the_default_groups_are_the_users_own_count():
+def test_numbers_other_than_the_default_groups_are_taken_as_given():
     assert find_group(1, 2, None) == RankGroup(1, 2)
     with pytest.raises(ConfigError, match="rank is 4; it must be 0 to 0"):
         find_group(4, None, None)

@@ -115,7 +115,7 @@ def test_prefixes_are_counted_by_process_group(store):
 
 
 @pytest.mark.parametrize(("ranks", "missing"), [([0, 1], "rank 2"), ([1], "rank 0")])
-def test_a_rank_that_does_not_come_is_named_on_all(store, ranks, missing):
+def test_a_missing_rank_is_named_on_all_ranks(store, ranks, missing):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=0.2)
     for error in live(store, [config] * 3, ranks=ranks).values():
         assert isinstance(error, WorkersMissing)
@@ -123,7 +123,7 @@ def test_a_rank_that_does_not_come_is_named_on_all(store, ranks, missing):
         assert text in str(error)
 
 
-def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, caplog):
+def test_missing_ranks_are_logged_after_a_while_and_then_less_often(store, caplog):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=1.2, stall_warn_s=0.2)
     live(store, [config] * 12, ranks=[0])
     texts = [record.getMessage() for record in caplog.records]
@@ -134,7 +134,7 @@ def test_who_is_waited_for_is_said_after_a_while_and_then_less_often(store, capl
     assert 2 <= len(texts) <= 3
 
 
-def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
+def test_a_late_rank_is_waited_for_beyond_the_join_timeout(store):
     config = PluginConfig(reducers=("127.0.0.1:1",), timeout_s=20.0, join_timeout_s=0.1)
     one, late = (process(config, store, 2) for _ in range(2))
     with ThreadPoolExecutor(2) as threads:
@@ -144,7 +144,7 @@ def test_a_late_rank_is_waited_for_beyond_the_time_that_reducers_have(store):
         assert threads.submit(late.agree, config, 1, 2).result().job == first.result().job
 
 
-def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
+def test_rank_0_resolves_names_and_its_list_is_used(store, monkeypatch, caplog):
     answers = {
         "both": Resolved(("10.0.0.1:1", "10.0.0.2:1"), {"dns:both:1": ("10.0.0.1:1", "10.0.0.2:1")}),
         "one": Resolved(("10.0.0.1:1",), {}),
@@ -159,7 +159,7 @@ def test_rank_0_resolves_and_its_list_counts(store, monkeypatch, caplog):
     ]
 
 
-def test_an_error_of_rank_0_while_it_decides_is_everybodys(store, monkeypatch):
+def test_an_error_of_rank_0_while_it_decides_reaches_all_ranks(store, monkeypatch):
     def unreachable(wanted, timeout_s, warn_s):
         raise ReducerUnavailable("no such name")
 
@@ -170,7 +170,7 @@ def test_an_error_of_rank_0_while_it_decides_is_everybodys(store, monkeypatch):
     ] * 3
 
 
-def test_states_of_several_jobs_may_meet_in_another_order_on_every_rank(store):
+def test_states_of_several_jobs_may_meet_in_a_different_order_on_each_rank(store):
     def config(job):
         return PluginConfig(reducers=("127.0.0.1:1",), job=job, timeout_s=5.0)
 
@@ -197,7 +197,7 @@ def test_without_reducers_rank_0_starts_one_for_all(store, host):
     assert host.users == []
 
 
-def test_what_rank_0_has_borrowed_is_given_back_if_it_cannot_tell_the_others(host, monkeypatch):
+def test_a_reducer_lent_to_rank_0_is_given_back_if_it_cannot_tell_the_others(host, monkeypatch):
     def broadcast(*_):
         raise RuntimeError("the store is gone")
 
@@ -247,7 +247,7 @@ def test_on_several_hosts_each_starts_a_reducer_for_all(store):
 
 
 @pytest.mark.usefixtures("many_hosts")
-def test_they_come_after_the_reducers_that_were_given(store):
+def test_colocated_reducers_come_after_the_given_ones(store):
     config = PluginConfig(reducers=("r:1",), colocated="auto", colocated_host="10.0.0.1", timeout_s=5.0)
     points = live(store, [config] * 2)
     assert {point.addresses for point in points.values()} == {("r:1", "127.0.0.1:2", "127.0.0.1:2")}
@@ -268,7 +268,7 @@ def test_they_come_after_the_reducers_that_were_given(store):
         ),
     ],
 )
-def test_ranks_that_disagree_are_told(store, configs, text):
+def test_ranks_that_disagree_get_an_error(store, configs, text):
     errors = live(store, configs).values()
     assert {type(error) for error in errors} == {ConfigError}
     assert all(text in str(error) for error in errors)
@@ -283,7 +283,7 @@ def test_ranks_that_disagree_are_told(store, configs, text):
         (PluginConfig(job="mine"), "no reducers are configured"),
     ],
 )
-def test_without_a_store_everything_must_be_said(config, text):
+def test_without_a_store_everything_must_be_configured(config, text):
     with pytest.raises(ConfigError, match=text):
         StoreRendezvous(config, None, 2).agree(config, 0, 2)
 
@@ -295,7 +295,7 @@ def test_without_a_store_rank_0_warns_where_nothing_tells_runs_apart(run, rank, 
     assert ("another run that is also called 'mine'" in caplog.text) == warns
 
 
-def test_one_rank_alone_needs_nobody(host):
+def test_a_single_rank_needs_no_store(host):
     assert StoreRendezvous(PluginConfig(), None, 1).agree(PluginConfig(), 0, 1).addresses == ("127.0.0.1:2",)
 
 
@@ -318,7 +318,7 @@ def test_any_store_will_do(make):
         assert other.result() == ("broadcast", call.nonce)
 
 
-def test_without_a_store_a_rank_says_which_reducers_it_was_told_of():
+def test_without_a_store_a_rank_reports_which_reducers_it_was_given():
     config = PluginConfig(reducers=("127.0.0.2:1", "127.0.0.1:1"), job="night", run="today")
     point = StoreRendezvous(config, None, 2).agree(config, 1, 2)
     assert point.named is not None

@@ -34,13 +34,13 @@ def test_a_slow_pair_is_measured_again():
     assert doubtful(rounds_of({(1, 3): 70.0})) == [2]
 
 
-def test_the_worst_rounds_come_first_and_there_are_few_of_them():
+def test_only_a_few_of_the_worst_rounds_are_measured_again():
     found = doubtful(rounds_of({(0, 0): 70.0, (0, 1): 30.0, (1, 3): 50.0}))
     assert found == [1, 2]
     assert len(found) == AGAIN_MOST
 
 
-def test_nothing_at_all_is_no_doubt():
+def test_a_rate_of_zero_is_not_in_doubt():
     assert doubtful([[{"rank": 0, "reducer": "r0", "bytes_per_s": 0.0}]]) == []
 
 

@@ -77,27 +77,27 @@ def test_the_beginning_does_not_count(clock):
     assert measure.measure(link.submit, 2.0, alone).bytes_per_s == pytest.approx(10e6)
 
 
-def test_what_settles_late_is_measured_until_then(clock):
+def test_a_rate_that_settles_late_is_measured_until_then(clock):
     # It speeds up for 1.2 s, as with a growing credit.
     link = Link(clock, 10e6, lambda passed_s: max(1.0, 4.0 - 2.5 * passed_s))
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(10e6, rel=0.02)
     assert 1.2 < clock.now - link.began < 3.0
 
 
-def test_what_never_settles_is_measured_for_the_whole_time(clock):
+def test_a_rate_that_never_settles_is_measured_for_the_whole_time(clock):
     # It keeps slowing down: after 1, 2.5 and 4 s a sum takes 2, 3.5 and 5 times as long.
     link = Link(clock, 10e6, lambda passed_s: 1.0 + passed_s)
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(10e6 / 3.5, rel=0.1)
     assert 4.0 < clock.now - link.began < 6.0
 
 
-def test_a_rate_that_goes_up_and_down_is_that_of_both(clock):
+def test_a_rate_that_goes_up_and_down_is_averaged(clock):
     # One block each at the full rate and at half of it.
     link = Link(clock, 10e6, lambda passed_s: 1.0 + int(passed_s / measure.BLOCK_S) % 2)
     assert measure.measure(link.submit, 4.0, alone).bytes_per_s == pytest.approx(7.5e6, rel=0.03)
 
 
-def test_it_goes_on_until_it_has_settled_for_all_ranks(clock):
+def test_measuring_continues_until_all_ranks_have_settled(clock):
     answers = []
 
     def agree(number):
@@ -125,7 +125,7 @@ def test_an_error_of_a_sum_is_not_lost(clock):
         measure.measure(submit, 2.0, alone)
 
 
-def test_all_ranks_issue_what_the_slowest_can(clock):
+def test_all_ranks_issue_as_much_as_the_slowest_can(clock):
     link = Link(clock, 100e6)
     least = 4e6
     assert measure.measure(link.submit, 1.0, lambda guess: min(guess, least)).bytes_per_s == pytest.approx(

@@ -26,13 +26,13 @@ def at_once(calls):
         return list(pool.map(run, calls))
 
 
-def test_everybody_gets_what_everybody_brings():
+def test_all_ranks_get_what_each_rank_contributes():
     ranks = meetings(3)
     got = at_once([lambda rank=rank: rank.exchange({"rank": rank.rank}, 5.0, "it") for rank in ranks])
     assert got == [[{"rank": 0}, {"rank": 1}, {"rank": 2}]] * 3
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_a_missing_rank_is_named():
     ranks = meetings(3)
     at_once([lambda rank=rank: rank.meet(f"host-{rank.rank}", 5.0) for rank in ranks])
     got = at_once([lambda rank=rank: rank.exchange(1, 0.2, "the next reducer") for rank in ranks[:2]])
@@ -40,7 +40,7 @@ def test_a_rank_that_does_not_come_is_named():
     assert got == [text] * 2
 
 
-def test_ranks_that_were_never_there_have_no_host():
+def test_ranks_that_never_arrived_have_no_host():
     [first, *_] = meetings(3)
     with pytest.raises(MeetingFailed, match=r"rank 1, rank 2 have not reached the start within 0\.1 s"):
         first.meet("host-0", 0.1)
@@ -52,7 +52,7 @@ def test_an_error_of_one_rank_ends_the_meeting_of_all():
     assert at_once([lambda: ranks[0].exchange(1, 5.0, "it")]) == ["rank 1 (host-1): out of memory"]
 
 
-def test_leaving_does_not_wait_for_ever():
+def test_leaving_does_not_wait_forever():
     ranks = meetings(2)
     ranks[0].leave(0.1)
 
@@ -74,7 +74,7 @@ def test_only_rank_0_stays_until_all_others_have_left():
     assert sorted(left) == [0, 1, 2]
 
 
-def test_a_store_that_is_gone_is_no_other_error():
+def test_a_store_that_is_gone_raises_no_further_error():
     class Gone:
         def set(self, key, value):
             raise RuntimeError("broken pipe")

@@ -46,7 +46,7 @@ def test_a_newcomer_of_another_run_is_not_taken_in(make):
     assert ours.newcomers == [Worker(2, "nonce2")]
 
 
-def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(make):
+def test_a_new_worker_knows_since_when_it_has_not_heard_the_job(make):
     heard_now = {}
     ours, _ = make(lambda: heard_now)
 
@@ -67,7 +67,7 @@ def test_a_new_worker_knows_when_it_hears_nothing_of_the_job(make):
     assert silent_since(8.0, replace(one, is_gone=True)) is None
 
 
-def test_a_worker_knows_since_when_it_hears_a_reducer(make):
+def test_a_worker_knows_since_when_it_has_heard_a_reducer(make):
     ours, voice = make(dict)
     since = []
     for now, voice.hears in enumerate([False, True, True, False, True]):
@@ -138,7 +138,7 @@ def test_a_worker_of_another_generation_is_not_waited_for(make, changes, comes):
     assert (next(looks, None) is None) == comes
 
 
-def test_a_worker_that_was_started_again_has_been_lost(make):
+def test_a_restarted_worker_counts_as_lost(make):
     others = {}
     ours, _ = make(lambda: others)
     first, second = Worker(1, "aa"), Worker(1, "bb")

@@ -75,11 +75,11 @@ def test_the_bytes_of_one_element_with_a_stride():
         ([ledger_of(8, {}, first=7), ledger_of(9, {7: 1.0}, first=7)], [{7: 1.0}, {}]),
     ],
 )
-def test_results_that_one_holds_stand_for_all(ledgers, found):
+def test_results_that_one_worker_holds_are_given_to_all(ledgers, found):
     assert recover(*ledgers) == found
 
 
-def test_a_result_that_one_worker_lacks_and_the_others_have_forgotten_ends_all():
+def test_a_result_that_one_worker_lacks_and_the_others_have_forgotten_fails_all():
     """Otherwise it would continue with this collective, and they with the next one."""
     for error in recover(ledger_of(8, {}, first=7), ledger_of(9, {8: 1.0}, first=8)):
         assert "collective 7" in error

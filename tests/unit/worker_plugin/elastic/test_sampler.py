@@ -14,7 +14,7 @@ crowds = some.lists(some.sets(some.integers(0, 9), min_size=1, max_size=5), min_
 
 
 @given(size=some.integers(5, 60), batch_size=some.integers(1, 7), steps=crowds)
-def test_every_sample_once_and_everybody_has_some(size, batch_size, steps):
+def test_each_sample_is_used_once_and_each_worker_gets_some(size, batch_size, steps):
     samplers = {rank: ElasticSampler(size, batch_size, seed=3) for rank in range(10)}
     used = Counter()
     for ranks in steps:
@@ -43,14 +43,14 @@ def test_an_epoch_is_the_whole_data_set():
     assert ordered.epoch == 1
 
 
-def test_what_is_left_comes_first_in_the_next_epoch():
+def test_leftover_samples_come_first_in_the_next_epoch():
     sampler = ElasticSampler(5, 2, shuffle=False)
     assert sampler.take((0, 1), 0) == [0, 1]
     assert sampler.take((0, 1), 0) == [4, 0]  # only one was left for two workers
     assert sampler.epoch == 1
 
 
-def test_a_new_worker_goes_on_where_the_others_are():
+def test_a_new_worker_continues_where_the_others_are():
     old, new = ElasticSampler(20, 3, seed=5), ElasticSampler(20, 3, seed=5)
     for _ in range(9):
         old.take((0, 2), 0)
@@ -68,7 +68,7 @@ def test_samples_of_a_worker_that_is_lost_are_counted():
     assert sampler.lost == 4
 
 
-def test_numbers_that_make_no_sense():
+def test_invalid_sizes_are_refused():
     with pytest.raises(ConfigError, match="size is 0"):
         ElasticSampler(0, 1)
     with pytest.raises(ConfigError, match="too few for 3 workers"):

@@ -77,7 +77,7 @@ def training(value: float) -> Training:
 
 
 @pytest.mark.parametrize("dies_before", [0, 1, 2, 3, 9])
-def test_all_have_the_same_ranks_whenever_the_first_worker_dies(dies_before):
+def test_all_agree_on_the_ranks_whenever_the_first_worker_dies(dies_before):
     """The third checkpoint has two collectives, because it announces the ranks if they have changed."""
     job, seen = Job(dies_before), []
     for rank in range(3):
@@ -104,7 +104,7 @@ def test_all_have_the_same_ranks_whenever_the_first_worker_dies(dies_before):
         assert changes == []
 
 
-def test_the_message_may_come_and_the_ranks_in_it_not():
+def test_a_successor_announces_ranks_that_were_only_promised():
     """Worker 0 promises to announce the ranks, and dies before it does. Its successor announces them."""
     job = Job(1)
     first = steps_of(job, 0, [])
@@ -120,7 +120,7 @@ def test_the_message_may_come_and_the_ranks_in_it_not():
         assert changes == [((0, 1, 2), (1, 2))]
 
 
-def test_too_few_are_an_error_on_all():
+def test_too_few_workers_are_an_error_on_all():
     job = Job(0)
     for rank in (1, 2):
         with pytest.raises(WorkersMissing, match="2 workers are left, min_workers is 3"):

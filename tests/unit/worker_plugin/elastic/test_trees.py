@@ -118,7 +118,7 @@ _KEYS = some.recursive(_LEAVES, lambda inner: some.tuples(inner, inner), max_lea
         ),
     )
 )
-def test_what_is_packed_can_be_read(tree):
+def test_packed_trees_can_be_read(tree):
     try:
         packed, _ = trees.pack(tree)
     except ConfigError:
@@ -127,7 +127,7 @@ def test_what_is_packed_can_be_read(tree):
     assert repr(got) == repr(tree)
 
 
-def test_a_tree_that_is_as_deep_as_it_may_be_can_be_read():
+def test_a_tree_of_maximum_depth_can_be_read():
     tree: object = 1
     for _ in range(trees.DEPTH_MAX):
         tree = {"x": [tree]} if isinstance(tree, list) else [tree]
@@ -156,7 +156,7 @@ def test_conjugate_and_negative_views_arrive():
         {"a": 1, "b": 2},
     ],
 )
-def test_what_nobody_packs(packed):
+def test_invalid_trees_are_refused(packed):
     with pytest.raises(ConfigError):
         trees.unpack(packed)
 
@@ -175,13 +175,13 @@ HEAD = torch.tensor([1, 2]), torch.tensor([1, *b"{}"], dtype=torch.uint8)
         ([torch.tensor([1, 1]), torch.tensor([1, ord("{")], dtype=torch.uint8)], ConfigError),
     ],
 )
-def test_a_donor_that_is_lost_or_makes_no_sense(messages, error):
+def test_a_lost_or_nonsensical_donor_is_an_error(messages, error):
     with pytest.raises(error):
         trees.receive(answering(messages))
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 8, 9])
-def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkeypatch, lost_at):
+def test_all_receivers_have_requested_equally_many_pieces_when_they_see_a_loss(monkeypatch, lost_at):
     """They continue together afterwards, so their next collective must be the same one."""
     monkeypatch.setattr(trees, "PIECE_BYTES", 10)
     text = json.dumps({"tensor": ["torch.uint8", [100]]}).encode()
@@ -195,7 +195,7 @@ def test_all_receivers_have_asked_for_as_many_pieces_when_they_see_a_loss(monkey
     assert len(list(messages)) == max(0, 10 - lost_at - trees.PIECES_IN_FLIGHT)
 
 
-def test_a_donor_outside_of_the_generation():
+def test_a_donor_outside_of_the_generation_fails():
     with pytest.raises(WorkerLost):
         trees.send({}, answering([torch.zeros(2, dtype=torch.int64)]))
 

@@ -37,7 +37,7 @@ def start(neighbours, times=1):
     return process
 
 
-def test_notes_and_the_end_of_a_process(neighbours):
+def test_notes_and_the_end_of_a_process_arrive(neighbours):
     with start(neighbours) as process:
         neighbours.meet({3: (process.pid, "00")})
         process.stdin.write("rank 1 is gone\n")
@@ -78,7 +78,7 @@ def test_a_wake_ends_the_wait(neighbours):
     assert neighbours.listen(60.0) == []
 
 
-def test_telling_the_dead_is_no_error(neighbours):
+def test_notifying_a_dead_process_is_not_an_error(neighbours):
     process = start(neighbours)
     neighbours.meet({3: (process.pid, b"\0gone".hex())})
     neighbours.tell(Kind.LEFT)
@@ -93,7 +93,7 @@ def test_a_process_that_has_ended_cannot_be_met(neighbours):
         neighbours.meet({1: (process.pid, "00")})
 
 
-def test_nothing_is_left_open():
+def test_close_leaves_no_descriptor_open():
     before = set(os.listdir("/proc/self/fd"))
     us = Neighbours()
     us.meet({1: (os.getpid(), us.address)})
@@ -105,7 +105,7 @@ def test_nothing_is_left_open():
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_another_system_is_told(monkeypatch):
+def test_other_systems_are_refused(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     with pytest.raises(ConfigError, match="local_group needs Linux"):
         Neighbours()

@@ -40,7 +40,7 @@ def test_every_element_is_in_one_shard_and_comes_back_to_its_place(layout):
 
 
 @given(LAYOUTS)
-def test_borders_are_those_of_blocks_of_a_piece(layout):
+def test_shard_borders_are_block_borders_of_a_piece(layout):
     numels, block, size = layout
     slices = slices_of(*numels)
     shards = Shards(slices, block, size)
@@ -68,7 +68,7 @@ def test_which_rank_has_a_block_does_not_depend_on_the_bucket():
     assert [slice_.numel for slice_ in among.slices_of(1)] == [7, 1000 - 512, 300 - 256]
 
 
-def test_a_residual_is_a_part_of_the_parameters():
+def test_a_shard_gets_its_part_of_a_residual():
     residual = Residual(torch.arange(10.0), torch.zeros(10), 8.0)
     shards = Shards([ParameterSlice(0, 3), ParameterSlice(3, 10, residual)], 4, 2)
     none, part = shards.slices_of(1)
@@ -86,7 +86,7 @@ def test_one_piece_is_not_copied():
     assert Shards(slices_of(10), 1, 3).sizes == [3, 3, 4]
 
 
-def test_nothing_has_empty_shards():
+def test_an_empty_bucket_has_empty_shards():
     shards = Shards([], 256, 3)
     assert shards.sizes == [0, 0, 0]
     assert shards.pack(torch.empty(0)).numel() == 0
@@ -108,7 +108,7 @@ TORCH = {
 
 @pytest.mark.parametrize("dtype", TORCH, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("op", ReduceOp, ids=lambda op: op.name)
-def test_the_fold_is_that_of_a_reducers_accumulator(dtype, op):
+def test_the_fold_equals_that_of_a_reducers_accumulator(dtype, op):
     codec, generator = CODECS[dtype], torch.Generator().manual_seed(1)
     if TORCH[dtype].is_floating_point:
         rows = (torch.randn((4, 1000), generator=generator) * 100).to(TORCH[dtype])

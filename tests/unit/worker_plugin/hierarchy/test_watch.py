@@ -42,15 +42,15 @@ class Scene:
         return self.failures
 
 
-def test_a_death_is_an_error_that_everybody_sees_by_himself():
+def test_a_death_is_an_error_that_each_rank_detects_itself():
     assert Scene().look(0.0, Ended(2)) == [(WorkerLost, "rank 6 (host) is gone: its process has ended", None)]
 
 
-def test_the_end_of_a_rank_that_has_left_is_none():
+def test_the_end_of_a_rank_that_has_left_is_not_an_error():
     assert Scene().look(0.0, Note(2, Kind.LEFT, 3), Ended(2)) == []
 
 
-def test_a_rank_that_left_is_missed_by_what_comes_after():
+def test_a_rank_that_left_fails_later_collectives():
     scene = Scene(works=(1, 2))
     assert scene.look(0.0, Note(2, Kind.LEFT, 3)) == []
     scene.works = (2, 3, 4)
@@ -58,12 +58,12 @@ def test_a_rank_that_left_is_missed_by_what_comes_after():
     assert scene.look() == [(PeerLeft, text, None)]
 
 
-def test_a_neighbours_error_is_ours():
+def test_a_neighbors_error_is_adopted():
     note = Note(0, Kind.FAILED, code=WorkerLost.code, text="rank 1 is gone")
     assert Scene().look(0.0, note) == [(WorkerLost, "rank 1 is gone", None)]
 
 
-def test_the_rails_error_is_told_to_all():
+def test_the_rails_error_is_reported_to_all():
     scene = Scene()
     scene.error = ReducerUnavailable("none is left")
     assert scene.look() == [(ReducerUnavailable, "none is left", Kind.FAILED)]
@@ -76,7 +76,7 @@ def warnings(caplog):
 WARN = CONFIG.stall_warn_s
 
 
-def test_a_wait_is_told_then_warned_of_by_the_lowest_that_waits(caplog):
+def test_a_wait_is_reported_and_the_lowest_waiting_rank_warns(caplog):
     scene = Scene(local_rank=0)
     scene.wait(7)
     scene.look(WARN - 0.1)
@@ -93,7 +93,7 @@ def test_a_wait_is_told_then_warned_of_by_the_lowest_that_waits(caplog):
     assert warnings(caplog) == [text]
 
 
-def test_another_one_that_waits_warns_of_nothing(caplog):
+def test_other_waiting_ranks_do_not_warn(caplog):
     scene = Scene(local_rank=2)
     scene.wait(7)
     for now in (WARN, WARN + 1, WARN + 2):
@@ -101,7 +101,7 @@ def test_another_one_that_waits_warns_of_nothing(caplog):
     assert warnings(caplog) == []
 
 
-def test_who_is_late_warns_of_itself(caplog):
+def test_a_late_rank_warns_about_itself(caplog):
     scene = Scene(issued=7)
     for _ in range(2):
         scene.look(0.0, Note(2, Kind.WAITS, 7))
@@ -112,7 +112,7 @@ def test_who_is_late_warns_of_itself(caplog):
     assert warnings(caplog) == [text]
 
 
-def test_a_wait_that_is_too_long_names_who_does_not_come():
+def test_a_wait_that_is_too_long_names_the_late_rank():
     scene = Scene()
     scene.wait(7)
     scene.look(WARN)
@@ -125,7 +125,7 @@ def test_a_wait_that_is_too_long_names_who_does_not_come():
     assert scene.look(60.0) == [(CollectiveTimeout, text, Kind.FAILED)]
 
 
-def test_a_wait_for_nobody_is_one_for_the_network():
+def test_a_wait_for_no_rank_is_blamed_on_the_exchange():
     scene = Scene()
     scene.wait(7)
     scene.look(WARN, *(Note(i, Kind.WAITS, 7) for i in (0, 2, 3)))

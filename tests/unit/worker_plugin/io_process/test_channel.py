@@ -104,7 +104,7 @@ def test_a_peer_that_does_not_read_holds_nobody_up_and_loses_nothing():
     run(scenario)
 
 
-def test_the_end_is_told_once_and_ends_sending():
+def test_the_end_is_reported_once_and_ends_sending():
     async def scenario():
         left, right = map(End, pair())
         assert len(left.channel.descriptors) == 1
@@ -122,7 +122,7 @@ def test_the_end_is_told_once_and_ends_sending():
     run(scenario)
 
 
-def test_a_peer_that_is_gone_while_we_send_is_an_end():
+def test_a_peer_that_is_gone_while_we_send_ends_the_channel():
     async def scenario():
         ours, theirs = pair()
         left = End(ours)
@@ -163,7 +163,7 @@ def test_a_message_that_is_too_long_is_refused():
     run(scenario)
 
 
-def test_a_collective_goes_in_pieces():
+def test_a_collective_is_sent_in_pieces():
     async def scenario():
         left, right = map(End, pair())
         payload = bytes(range(256)) * 1000
@@ -181,7 +181,7 @@ def test_a_collective_goes_in_pieces():
     run(scenario)
 
 
-def test_a_descriptor_that_cannot_be_sent_or_received_does_not_keep_its_message(monkeypatch):
+def test_a_descriptor_that_cannot_be_sent_or_received_does_not_hold_up_its_message(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ETOOMANYREFS, "Too many references")
 

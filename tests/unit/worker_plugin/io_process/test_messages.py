@@ -65,7 +65,7 @@ def test_the_start_of_the_largest_job_fits():
     assert len(json.dumps(["begin", messages.start_to_json(start)])) < MESSAGE_BYTES_MAX
 
 
-def test_certificates_that_are_gone_are_an_error_with_their_path(tmp_path):
+def test_missing_certificates_are_an_error_that_names_their_path(tmp_path):
     item = [[str(tmp_path / name) for name in ("cert", "key", "ca")], []]
     with pytest.raises(ConfigError, match="key"):
         messages.access_from_json(item)
@@ -86,7 +86,7 @@ def test_errors_keep_their_type_and_text(kind):
     assert str(long) == "x" * messages.TEXT_MAX
 
 
-def test_other_events_are_a_bug():
+def test_unsupported_events_raise():
     with pytest.raises(TypeError, match="Tick"):
         messages.event_to_json(Tick())
     with pytest.raises(ValueError, match="Tick"):

@@ -61,7 +61,7 @@ def child(act):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_connections_and_pipes_end_with_the_parent_although_a_child_lives(owner):
+def test_connections_and_pipes_end_with_the_parent_even_if_a_child_lives_on(owner):
     owner.peer.settimeout(30)
     with child(lambda: None):
         owner.close()
@@ -80,7 +80,7 @@ def test_a_child_that_closes_its_copies_does_not_end_the_parents(owner):
         assert owner.reader.read(10) == b"so is this"
 
 
-def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(owner):
+def test_files_a_child_opens_are_not_closed_when_its_copies_die(owner):
     """Each copy closes its descriptor when it dies, and that number must not have been reused."""
 
     def act():
@@ -98,7 +98,7 @@ def test_what_a_child_opens_is_not_closed_by_the_copies_that_die_in_it(owner):
         pass
 
 
-def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(owner):
+def test_a_child_passes_no_copies_to_the_programs_that_it_runs(owner):
     def act():
         for number in (owner.connection.fileno(), owner.writer.fileno()):
             assert not os.get_inheritable(number)
@@ -108,7 +108,7 @@ def test_a_child_hands_nothing_of_it_to_the_programs_that_it_runs(owner):
         pass
 
 
-def test_what_leads_elsewhere_stays_the_childs(owner):
+def test_a_child_keeps_its_other_connections(owner):
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         ours = stack.enter_context(socket.create_connection(listener.getsockname()))

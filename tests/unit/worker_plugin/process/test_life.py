@@ -21,7 +21,7 @@ time.sleep(60)
 """
 
 
-def test_it_takes_connections_and_closes_them():
+def test_it_accepts_connections_and_closes_them():
     port = life.life_port()
     assert life.life_port() == port > 0
     for host in ("127.0.0.1", "::1"):
@@ -30,7 +30,7 @@ def test_it_takes_connections_and_closes_them():
                 assert connection.recv(1) == b""
 
 
-def test_it_is_closed_when_the_process_is_killed_although_a_forked_child_lives():
+def test_it_is_closed_when_the_process_is_killed_even_if_a_forked_child_lives_on():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=environment, process_group=0
@@ -59,7 +59,7 @@ def test_it_is_closed_when_the_process_is_killed_although_a_forked_child_lives()
         process.stdout.close()
 
 
-def test_a_process_that_cannot_listen_has_none(monkeypatch):
+def test_a_process_that_cannot_listen_has_no_port(monkeypatch):
     def fail(*_, **__):
         raise OSError("no descriptor is left")
 
@@ -68,7 +68,7 @@ def test_a_process_that_cannot_listen_has_none(monkeypatch):
     assert life.life_port() == 0
 
 
-def test_a_host_without_ipv6(monkeypatch):
+def test_without_ipv6_it_listens_on_ipv4(monkeypatch):
     real = socket.create_server
 
     def without(address, **options):

@@ -60,7 +60,7 @@ BASIC = "logging.basicConfig(format='mine %(message)s')"
         (None, "", "sys.stderr = None", []),
     ],
 )
-def test_what_comes_to_stderr(level, before, after, expected):
+def test_stderr_output_by_level_and_setup(level, before, after, expected):
     more = {} if level is None else {"REDUCTION_LOG": level}
     command = [sys.executable, "-c", SCRIPT, log_setup.__file__, before, after]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=60)
@@ -71,7 +71,7 @@ def test_what_comes_to_stderr(level, before, after, expected):
         assert re.fullmatch(pattern, line), line
 
 
-def test_a_handler_of_ours_alone_is_no_configuration():
+def test_a_handler_of_ours_alone_is_not_a_configuration():
     prepare({})
     alone = logging.getLogger("worker_plugin.alone")
     alone.propagate = False
@@ -86,7 +86,7 @@ def test_a_handler_of_ours_alone_is_no_configuration():
         alone.handlers.clear()
 
 
-def test_the_users_logging_alone_hears_the_line(caplog, capsys):
+def test_the_line_goes_only_to_the_users_logging(caplog, capsys):
     prepare({})
     log = logging.getLogger("worker_plugin.client")
     announce(log, "not at this level", {})
@@ -96,7 +96,7 @@ def test_the_users_logging_alone_hears_the_line(caplog, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_level_that_is_none(monkeypatch):
+def test_an_unknown_level_is_refused(monkeypatch):
     monkeypatch.setenv("REDUCTION_LOG", "loud")
     with pytest.raises(
         ConfigError, match="REDUCTION_LOG is 'loud'; this version knows 'info', 'warning', 'error'"

@@ -87,7 +87,7 @@ def wait_until(is_so):
         ("azure", azure(), azure(event("Redeploy", "vm_1")), "Redeploy"),
     ],
 )
-def test_a_notice_comes_once(service, caplog, name, quiet, loud, text):
+def test_a_notice_is_reported_once(service, caplog, name, quiet, loud, text):
     caplog.set_level(logging.INFO, "worker_plugin")
     noticed = threading.Event()
     service.pages = quiet
@@ -115,7 +115,7 @@ def test_a_notice_comes_once(service, caplog, name, quiet, loud, text):
         ("aws", aws() | {"/latest/meta-data/spot/instance-action": ({"X-aws-ec2-metadata-token": "?"}, "")}),
     ],
 )
-def test_what_is_no_such_service_is_said_once_and_asked_again(service, caplog, name, pages):
+def test_an_unexpected_service_is_logged_once_and_polled_again(service, caplog, name, pages):
     service.pages = pages
     noticed = threading.Event()
     notices.watch(name, noticed.set)
@@ -159,7 +159,7 @@ def test_a_service_that_hangs_delays_nobody(monkeypatch, caplog):
         ({"sys_vendor": "Microsoft Corporation\n"}, None),
     ],
 )
-def test_which_cloud_this_is(monkeypatch, tmp_path, caplog, files, found):
+def test_the_cloud_is_recognized(monkeypatch, tmp_path, caplog, files, found):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(notices, "MACHINE", tmp_path)

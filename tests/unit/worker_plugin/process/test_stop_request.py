@@ -19,7 +19,7 @@ def not_armed(monkeypatch):
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_asks_and_the_handler_that_was_there_is_called():
+def test_a_signal_requests_a_stop_and_calls_the_previous_handler():
     called = []
     signal.signal(signal.SIGTERM, lambda *given: called.append(given[0]))
     stop_request.arm()

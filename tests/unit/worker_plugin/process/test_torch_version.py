@@ -22,13 +22,13 @@ PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
         (True, "2.7.1 2.7.1+cu126 2.7.0a0+nv25.04 2.0.1 1.13.1 0.4"),
     ],
 )
-def test_which_versions_are_too_old(is_old, versions):
+def test_old_versions_are_recognized(is_old, versions):
     assert {version: is_too_old(version) for version in versions.split()} == dict.fromkeys(
         versions.split(), is_old
     )
 
 
-def test_this_one():
+def test_this_torch_passes():
     require_torch()
 
 
@@ -47,13 +47,13 @@ def test_an_old_torch_or_none_is_refused_at_the_import(monkeypatch, version, her
     )
 
 
-def test_a_torch_that_lacks_something_says_so_itself(monkeypatch):
+def test_a_missing_dependency_of_torch_is_reported_as_is(monkeypatch):
     cannot_import(monkeypatch, missing="sympy")
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'sympy'$"):
         require_torch()
 
 
-def test_the_extra_asks_for_the_same():
+def test_the_extra_requires_the_same_version():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert extras["torch"] == [f"torch>={OLDEST[0]}.{OLDEST[1]}"]
 

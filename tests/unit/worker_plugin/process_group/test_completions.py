@@ -46,7 +46,7 @@ def test_each_job_has_a_thread_while_it_runs() -> None:
     until(lambda: running() == before)
 
 
-def test_after_a_stop_jobs_run_as_well() -> None:
+def test_jobs_also_run_after_a_stop() -> None:
     completions = Completions()
     for _ in range(3):
         done = threading.Event()
@@ -62,7 +62,7 @@ def test_a_job_may_wait_for_the_next_one() -> None:
     completions.stop(10)
 
 
-def test_without_another_thread_the_caller_hears_it_and_later_jobs_run(
+def test_without_another_thread_submit_raises_and_later_jobs_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     completions, done = Completions(), threading.Event()

@@ -10,7 +10,7 @@ from worker_plugin.process_group import ReductionOptions, state_of
 from worker_plugin.process_group.register import make_group
 
 
-def test_what_torch_says_cannot_be_set() -> None:
+def test_values_given_by_torch_cannot_be_set() -> None:
     assert ReductionOptions(wire_dtype="bf16").settings == {"wire_dtype": "bf16"}
     with pytest.raises(ConfigError, match="rank, timeout_s of a process group cannot be set"):
         ReductionOptions(rank=1, timeout_s=3)

@@ -116,7 +116,7 @@ def test_a_barrier_is_the_inner_groups_own_if_nothing_is_in_flight(order: Order,
     assert order.barrier(inner.collective) is inner.begun[2]
 
 
-def test_what_follows_a_barrier_is_begun_after_it(order: Order, inner: Inner) -> None:
+def test_collectives_that_follow_a_barrier_begin_after_it(order: Order, inner: Inner) -> None:
     tensor = torch.ones(3)
     _, future = all_reduce(order, tensor)
     barrier = order.barrier(inner.collective)
@@ -165,7 +165,7 @@ def test_a_barrier_after_a_failed_all_reduce_fails_and_so_does_what_follows(
     assert not inner.begun
 
 
-def test_a_barrier_that_fails_in_the_inner_group_tells(order: Order, inner: Inner) -> None:
+def test_a_barrier_that_fails_in_the_inner_group_raises(order: Order, inner: Inner) -> None:
     tensor = torch.ones(3)
     _, future = all_reduce(order, tensor)
     barrier = order.barrier(inner.collective)
@@ -223,7 +223,7 @@ def test_an_all_reduce_waits_for_whatever_is_in_its_memory(
 
 
 @pytest.mark.parametrize(("one", "other"), DISJOINT)
-def test_nothing_waits_for_what_is_elsewhere(
+def test_collectives_in_disjoint_memory_do_not_wait(
     order: Order, inner: Inner, one: torch.Tensor, other: torch.Tensor
 ) -> None:
     before, _ = all_reduce(order, one)
@@ -234,7 +234,7 @@ def test_nothing_waits_for_what_is_elsewhere(
     assert not after.is_completed()
 
 
-def test_the_error_of_what_came_before_is_raised(order: Order, inner: Inner) -> None:
+def test_the_error_of_an_earlier_all_reduce_is_raised(order: Order, inner: Inner) -> None:
     tensor = torch.ones(3)
     _, future = all_reduce(order, tensor)
     call = InAThread(lambda: order.delegate(inner.collective, tensor))
@@ -243,7 +243,7 @@ def test_the_error_of_what_came_before_is_raised(order: Order, inner: Inner) -> 
     assert isinstance(call.result(), WorkerLost)
 
 
-def test_a_work_of_the_inner_group_is_its_callers_alone(order: Order, inner: Inner) -> None:
+def test_a_work_of_the_inner_group_is_left_to_its_caller(order: Order, inner: Inner) -> None:
     tensor = torch.ones(3)
     order.delegate(inner.collective, tensor)
     inner.begun.clear()
@@ -251,7 +251,7 @@ def test_a_work_of_the_inner_group_is_its_callers_alone(order: Order, inner: Inn
     assert order.delegate(lambda: None) is None
 
 
-def test_the_end_waits_for_the_all_reduces_in_flight_whatever_they_come_to(order: Order) -> None:
+def test_the_end_waits_for_the_all_reduces_in_flight_whatever_their_outcome(order: Order) -> None:
     one, two = torch.ones(3), torch.ones(3)
     (_, first), (_, second) = all_reduce(order, one), all_reduce(order, two)
     end = InAThread(order.wait)

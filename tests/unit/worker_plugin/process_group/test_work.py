@@ -38,7 +38,7 @@ def test_it_is_done_when_all_its_tensors_are() -> None:
     assert work.get_future().wait()[1] is tensors[1]
 
 
-def test_an_error_is_raised_as_often_as_somebody_waits() -> None:
+def test_an_error_is_raised_on_every_wait() -> None:
     tensor = torch.ones(2)
     work, (future,) = work_of(tensor)
     early = work.get_future()
@@ -101,7 +101,7 @@ def test_only_the_last_works_are_kept() -> None:
     assert [reference() is None for reference in references[:11]] == [True] * 10 + [False]
 
 
-def test_a_small_tensor_that_nobody_holds_is_there_after_the_wait() -> None:
+def test_a_small_tensor_that_nobody_holds_is_still_there_after_the_wait() -> None:
     """DDP.join waits for its Work and then asks for the tensor. Meanwhile only C++ holds the Work."""
     tensor, large = torch.ones(SMALL_BYTES // 4), torch.ones(SMALL_BYTES)
     work, (first, second) = work_of(tensor, large[:2])
@@ -118,7 +118,7 @@ def test_a_small_tensor_that_nobody_holds_is_there_after_the_wait() -> None:
     assert is_gone(gone), "a small part of a large tensor holds all of it"
 
 
-def test_it_tells_when_it_is_done() -> None:
+def test_it_reports_when_it_is_done() -> None:
     tensors, told = [torch.ones(2), torch.ones(3)], []
     futures: list[Future] = [torch.futures.Future() for _ in tensors]
     work = AllReduceWork(tensors, futures, told.append)

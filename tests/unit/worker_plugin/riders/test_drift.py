@@ -66,7 +66,7 @@ def flip(tensor, bit=22):
         tensor.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << bit)
 
 
-def test_ranks_that_are_alike_hear_nothing():
+def test_identical_ranks_get_no_error():
     ranks = Ranks(3, every=2, with_optimizer=True)
     ranks.models[1][1].running_mean.add_(1)  # which DDP allows to differ
     assert all(ranks.step() == [None] * 3 for _ in range(9))
@@ -74,7 +74,7 @@ def test_ranks_that_are_alike_hear_nothing():
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("flipped_in", range(1, 5))
-def test_all_hear_of_a_flipped_bit_in_the_same_step(every, flipped_in):
+def test_all_ranks_learn_of_a_flipped_bit_in_the_same_step(every, flipped_in):
     ranks = Ranks(4, every)
     for step in range(1, flipped_in + every + 2):
         if step == flipped_in:
@@ -106,7 +106,7 @@ def test_each_flipped_bit_of_a_number_is_found():
         )
 
 
-def test_the_first_of_several_tensors_is_named_and_those_who_are_most_are_right():
+def test_the_first_differing_tensor_is_named_and_the_majority_is_right():
     ranks = Ranks(5, every=1)
     flip(ranks.models[0][1].weight)
     flip(ranks.models[4][0].bias)
@@ -126,14 +126,14 @@ def test_tensors_of_the_optimizer():
     assert all("ranks 10: exp_avg_sq of 2.bias differ in step 2" in error for error in ranks.step())
 
 
-def test_who_is_lost_is_not_compared():
+def test_a_lost_rank_is_not_compared():
     """A sum over the remaining workers has no row for the lost one."""
     ranks = Ranks(3, every=1)
     del ranks.watches[2]
     assert [ranks.step(), ranks.step()] == [[None] * 2] * 2
 
 
-def test_steps_are_counted_again():
+def test_the_step_count_can_be_restarted():
     ranks = Ranks(2, every=3)
     ranks.step()
     for watch in ranks.watches:
@@ -146,7 +146,7 @@ def test_steps_are_counted_again():
     assert None not in ranks.step()
 
 
-def test_the_own_piece_of_a_tensor_that_is_in_pieces():
+def test_only_the_local_piece_of_a_sharded_tensor_is_compared():
     class Pieces(nn.Parameter):
         def to_local(self):
             return self.data[:1]
@@ -171,6 +171,6 @@ def test_the_own_piece_of_a_tensor_that_is_in_pieces():
         (nn.Linear(1, 1), 1, nn.ReLU(), "the optimizer is a ReLU"),
     ],
 )
-def test_wrong_arguments(model, every, optimizer, text):
+def test_wrong_arguments_are_refused(model, every, optimizer, text):
     with pytest.raises(ConfigError, match=text):
         Watch(model, every, optimizer, None, None)

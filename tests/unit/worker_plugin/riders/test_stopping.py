@@ -54,7 +54,7 @@ def test_all_ranks_stop_in_the_step_after_one_was_asked(monkeypatch):
     assert ranks.step(monkeypatch) == [True] * 3
 
 
-def test_nobody_goes_before_all_have_asked(monkeypatch):
+def test_no_rank_stops_before_all_have_asked(monkeypatch):
     ranks = Ranks(3)
     ranks.asked[1] = True
     ranks.step(monkeypatch)
@@ -62,7 +62,7 @@ def test_nobody_goes_before_all_have_asked(monkeypatch):
     assert not ranks.sums, "each of them has waited for the sum of this step as well"
 
 
-def test_who_closes_waits_for_the_last_sum_or_its_error(monkeypatch):
+def test_closing_waits_for_the_last_sum_or_its_error(monkeypatch):
     monkeypatch.setattr(threading, "main_thread", threading.current_thread)
     one, last = Stopping(is_at_once=False), torch.futures.Future()
     assert not one.ask(lambda *_: last)
@@ -75,7 +75,7 @@ def test_who_closes_waits_for_the_last_sum_or_its_error(monkeypatch):
     assert not closing.is_alive()
 
 
-def test_one_that_is_alone_stops_at_once(monkeypatch):
+def test_a_single_rank_stops_at_once(monkeypatch):
     ranks = Ranks(1, is_at_once=True)
     assert ranks.step(monkeypatch) == [False]
     ranks.asked[0] = True

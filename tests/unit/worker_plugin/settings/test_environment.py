@@ -17,14 +17,14 @@ from worker_plugin.settings import environment
     ],
 )
 @pytest.mark.usefixtures("nobody_warned")
-def test_a_variable_that_is_no_setting_is_warned_of_once(name, text, caplog):
+def test_a_variable_that_is_not_a_setting_causes_one_warning(name, text, caplog):
     for _ in range(2):
         assert build({}, {name: "1", "HOME": "/"}) == PluginConfig()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", text)]
 
 
 @pytest.mark.usefixtures("nobody_warned")
-def test_what_others_of_our_processes_read_is_no_typo(caplog):
+def test_variables_of_our_other_processes_are_not_typos(caplog):
     build(
         {}, {"REDUCTION_START_PATH": "/a", "REDUCTION_LOG": "info", "REDUCTION_JOB": "x", "REDUCTIONS": "1"}
     )

@@ -30,7 +30,7 @@ from worker_plugin.config import build, check_files
         ("token_file", Path("/run/tokens"), "/run/tokens"),
     ],
 )
-def test_what_is_meant_is_taken(name, value, meant):
+def test_values_are_converted_to_their_type(name, value, meant):
     taken = getattr(build({name: value}, {}), name)
     assert taken == meant
     assert type(taken) is type(meant)
@@ -94,7 +94,7 @@ def test_a_wrong_type_is_named_with_what_is_allowed(name, value, text):
     assert str(caught.value).startswith(text)
 
 
-def test_a_file_must_be_there(tmp_path):
+def test_a_file_must_exist(tmp_path):
     there, secret = tmp_path / "tokens", tmp_path / "secret"
     there.write_text("*:0123456789abcdef")
     secret.write_text("")
@@ -110,7 +110,7 @@ def test_a_file_must_be_there(tmp_path):
         assert str(caught.value) == f"token_file is {str(path)!r}, which {why}: give the path of a file"
 
 
-def test_files_are_looked_for_when_a_state_is_made(tmp_path):
+def test_files_are_checked_when_a_state_is_made(tmp_path):
     files = {
         "tls_cert": there_is(tmp_path, "cert"),
         "tls_key": there_is(tmp_path, "key"),

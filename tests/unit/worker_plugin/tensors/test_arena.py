@@ -6,7 +6,7 @@ import torch
 from worker_plugin.tensors.arena import ArenaPool
 
 
-def test_a_buffer_is_used_again_for_its_size():
+def test_a_buffer_is_reused_for_its_size():
     pool = ArenaPool()
     first, other = pool.take(4096), pool.take(1024)
     pool.give(first)
@@ -21,7 +21,7 @@ def test_a_buffer_is_bytes_of_the_size_asked_for():
         assert (buffer.dtype, buffer.shape) == (torch.uint8, (nbytes,))
 
 
-def test_what_is_in_use_and_what_is_kept():
+def test_bytes_in_use_and_kept_are_counted():
     pool = ArenaPool()
     buffers = [pool.take(100), pool.take(10)]
     assert (pool.used_bytes, pool.kept_bytes) == (110, 0)
@@ -29,7 +29,7 @@ def test_what_is_in_use_and_what_is_kept():
     assert (pool.used_bytes, pool.kept_bytes) == (10, 100)
 
 
-def test_memory_that_there_is_not_does_not_count_as_in_use():
+def test_a_failed_allocation_does_not_count_as_in_use():
     def refuse(nbytes):
         raise MemoryError(f"{nbytes} bytes")
 

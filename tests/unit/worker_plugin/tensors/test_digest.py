@@ -40,12 +40,12 @@ def test_each_flipped_bit_changes_it(size):
     assert of(octets) == before
 
 
-def test_it_is_what_it_was_with_other_versions_and_machines():
+def test_it_is_the_same_across_versions_and_machines():
     assert of(torch.arange(100_000, dtype=torch.float32)) == 4940956955523391488
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
-def test_where_it_lies_does_not_matter(dtype):
+def test_memory_layout_does_not_matter(dtype):
     tensor = torch.randint(2, (100, 31), generator=torch.Generator().manual_seed(1)).to(dtype)
     for offset in range(9):
         room = torch.zeros(offset + tensor.numel(), dtype=dtype)
@@ -58,7 +58,7 @@ def test_where_it_lies_does_not_matter(dtype):
         assert of(tensor.view(-1)[:stride][::stride]) == of(tensor.view(-1)[:1])
 
 
-def test_order_counts():
+def test_order_matters():
     words = torch.arange(3 * ROW, dtype=torch.int64)
     swapped = words.clone()
     swapped[[0, 1]] = swapped[[1, 0]]
@@ -69,13 +69,13 @@ def test_order_counts():
     assert of(torch.tensor([5, 5, 5])) != of(torch.tensor([6, 3, 6]))
 
 
-def test_zeros_and_nans_of_other_bits_differ():
+def test_zeros_and_nans_with_different_bits_differ():
     zeros, nans = torch.tensor([0.0, -0.0]), torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32)
     assert of(zeros[:1]) != of(zeros[1:])
     assert of(nans.view(torch.float32)[:1]) != of(nans.view(torch.float32)[1:])
 
 
-def test_of_a_model_names_shapes_and_dtypes_count():
+def test_names_shapes_and_dtypes_of_a_model_matter():
     model, other = nn.Linear(4, 2), nn.Linear(4, 2)
     other.load_state_dict(model.state_dict())
     assert digest(model) == digest(other) == digest(dict(reversed(model.state_dict().items())))
@@ -92,6 +92,6 @@ def test_of_a_model_names_shapes_and_dtypes_count():
 
 
 @pytest.mark.parametrize("wrong", [torch.eye(2).to_sparse(), "weights", None])
-def test_what_is_no_dense_tensor(wrong):
+def test_only_dense_tensors_are_accepted(wrong):
     with pytest.raises(TypeError, match="a digest is of dense tensors"):
         digest({"wrong": wrong})

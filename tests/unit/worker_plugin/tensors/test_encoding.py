@@ -75,7 +75,7 @@ def padded(values, codec):
     ],
 )
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 700), (5000,)])
-def test_elements_go_out_as_they_are_or_rounded_as_torch_does_it_and_come_back(dtype, wire, shape):
+def test_elements_are_sent_as_they_are_or_rounded_as_torch_does_and_come_back(dtype, wire, shape):
     tensor = (values_of(5000)[: int(np.prod(shape))] * 1000).to(dtype).reshape(shape)
     before, encoding = tensor.clone(), Encoding(tensor) if wire is None else CastEncoding(tensor, wire)
     contribution, sent = contribution_of(encoding), before.to(CASTS.get(wire, dtype))
@@ -128,7 +128,7 @@ def test_only_the_span_asked_for_is_written(make):
         lambda tensor: BlockEncoding(tensor, parse("topk"), [ParameterSlice(0, tensor.numel())]),
     ],
 )
-def test_once_closed_nothing_is_written_any_more(make):
+def test_nothing_is_written_after_close(make):
     encoding = make(torch.ones(1024))
     contribution = bytearray(b"\xaa" * encoding.contribution_bytes)
     encoding.open()
@@ -202,7 +202,7 @@ def contribution_blocks(contribution, count, nbytes):
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 0)])
-def test_nothing_is_encoded_as_nothing(name, sizes):
+def test_empty_tensors_are_encoded_as_nothing(name, sizes):
     tensor = torch.empty(0)
     encoding = blocks_encoding(tensor, name, sizes, some_residuals(sizes))
     assert (encoding.numel, encoding.contribution_bytes, encoding.result_bytes) == (0, 0, 0)
@@ -228,9 +228,7 @@ def test_sizes_are_those_of_the_formats(name):
     grids=st.lists(st.integers(1, 8), min_size=1, max_size=3),
     seed=st.integers(0, 1000),
 )
-def test_each_piece_begins_a_block_that_is_encoded_once_whoever_asks_on_which_grid(
-    name, dtype, sizes, grids, seed
-):
+def test_each_piece_begins_a_block_that_is_encoded_once_whatever_the_grids(name, dtype, sizes, grids, seed):
     tensor, shuffle = values_of(sum(sizes), seed).to(dtype), random.Random(seed)
     residuals = some_residuals(sizes)
     expected, left_out = expected_contribution(tensor, name, sizes, residuals)
@@ -249,7 +247,7 @@ def test_each_piece_begins_a_block_that_is_encoded_once_whoever_asks_on_which_gr
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_decoding_knows_no_default_dtype(name):
+def test_decoding_ignores_the_default_dtype(name):
     tensor = values_of(700)
     encoding = blocks_encoding(tensor, name, (700,), some_residuals((700,)))
     torch.set_default_dtype(torch.bfloat16)
@@ -264,7 +262,7 @@ def test_decoding_knows_no_default_dtype(name):
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_is_left_out_is_sent_later(name):
+def test_left_out_values_are_sent_later(name):
     steps, sizes = 50, (700,)
     residual = Residual(torch.zeros(700), torch.zeros(700))
     tensor, codec = values_of(700), BLOCK_CODECS[parse(name).dtype]
@@ -281,7 +279,7 @@ def test_what_is_left_out_is_sent_later(name):
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_is_encoded_once_more_is_the_same(name):
+def test_encoding_again_gives_the_same_result(name):
     """Another communicator encodes it again; its residuals replace those of the first instead of adding to them."""
     tensor, residuals = values_of(sum(SIZES)), some_residuals(SIZES)
     first = contribution_of(blocks_encoding(tensor, name, SIZES, residuals))
@@ -321,7 +319,7 @@ LARGEST = float(np.finfo(np.float32).max)
 @pytest.mark.parametrize(
     ("first", "second", "residual"), [(INF, -INF, 0.0), (INF, INF, 0.0), (LARGEST, 0.0, LARGEST)]
 )
-def test_a_result_shows_more_infinities_than_top_k_takes_and_what_overflows(name, first, second, residual):
+def test_a_result_shows_overflows_and_more_infinities_than_top_k_takes(name, first, second, residual):
     residuals = [Residual(torch.full((512,), residual), torch.zeros(512))]
     tensors = [torch.full((512,), value) for value in (first, second)]
     assert not result_of(tensors, name, residuals).isfinite().all()
@@ -393,7 +391,7 @@ def test_results_are_delivered_to_their_pieces(name, dtype, size):
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_a_result_keeps_its_tensors_shape_and_what_is_no_part_of_it(name):
+def test_a_result_keeps_its_tensors_shape_and_leaves_other_memory_alone(name):
     memory = torch.full((40, 50), 7.0)
     tensor = memory[10:20]
     encoding = blocks_encoding(tensor, name, (200, 300))

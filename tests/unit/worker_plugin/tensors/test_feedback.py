@@ -48,7 +48,7 @@ def saved(feedback):
     return [one.tolist() for one in feedback.state_dict()["residuals"]]
 
 
-def test_pieces_lie_one_after_the_other_and_begin_with_nothing_left_out():
+def test_pieces_are_contiguous_and_begin_with_zero_residuals():
     slices = slices_of(ErrorFeedback(), parameters(3, 0, (2, 3)))
     assert [(slice_.offset, slice_.numel) for slice_ in slices] == [(0, 3), (3, 0), (3, 6)]
     residual = slices[2].residual
@@ -107,14 +107,14 @@ def test_residuals_find_their_parameters_after_a_restart():
     assert [one.tolist() for one in again.state_dict()["residuals"]] == [[1.0, 1.0], [2.0], [3.0, 3.0, 3.0]]
 
 
-def test_before_the_first_collective_there_is_nothing_to_save_and_to_load():
+def test_before_the_first_collective_there_is_nothing_to_save_or_load():
     assert ErrorFeedback().state_dict() == {"residuals": [], "has_loss_scale": True}
     feedback = ErrorFeedback()
     feedback.load_state_dict(ErrorFeedback().state_dict())
     assert residuals(feedback, parameters(1)) == [[0.0]]
 
 
-def test_a_state_stays_as_it_was_saved_and_loaded():
+def test_saved_and_loaded_states_do_not_change_later():
     feedback, some = ErrorFeedback(), parameters(2)
     loaded = {"residuals": [torch.ones(2)]}
     feedback.load_state_dict(loaded)
@@ -134,21 +134,21 @@ def test_a_state_stays_as_it_was_saved_and_loaded():
         ([[torch.ones(2, 2, dtype=torch.float64, requires_grad=True)]], ((4,),), [[1.0] * 4]),
     ],
 )
-def test_what_was_loaded_is_that_of_the_first_parameters(loaded, sizes, expected):
+def test_loaded_residuals_go_to_the_first_parameters(loaded, sizes, expected):
     feedback = ErrorFeedback()
     for one in loaded:
         feedback.load_state_dict({"residuals": one})
     assert residuals(feedback, parameters(*sizes)) == expected
 
 
-def test_residuals_of_another_model():
+def test_residuals_of_another_model_are_refused():
     feedback = ErrorFeedback()
     feedback.load_state_dict({"residuals": [torch.ones(2), torch.ones(3)]})
     with pytest.raises(ConfigError, match="parameter 1 has 3 elements, the parameter 4"):
         slices_of(feedback, parameters(2, 4))
 
 
-def test_loading_comes_too_late_after_the_first_collective():
+def test_loading_after_the_first_collective_is_refused():
     feedback, some = ErrorFeedback(), parameters(2)
     fill(feedback, some)
     state = feedback.state_dict()
@@ -170,7 +170,7 @@ def test_loading_comes_too_late_after_the_first_collective():
         {"residuals": [torch.ones(1), None]},
     ],
 )
-def test_what_is_no_state(state):
+def test_invalid_states_are_refused(state):
     feedback = ErrorFeedback()
     with pytest.raises(ConfigError, match=NO_STATE):
         feedback.load_state_dict(state)
@@ -223,7 +223,7 @@ def test_a_result_that_is_not_finite_discards_the_step(bad, special, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_result_whose_sum_overflows_is_finite(dtype):
+def test_a_result_whose_sum_overflows_counts_as_finite(dtype):
     feedback, some = ErrorFeedback(), parameters(1)
     fill(feedback, some, 7.0)
     for result in (torch.full((300,), torch.finfo(dtype).max, dtype=dtype), torch.empty(0, dtype=dtype)):
@@ -232,7 +232,7 @@ def test_a_result_whose_sum_overflows_is_finite(dtype):
     assert residuals(feedback, some) == [[7.0]]
 
 
-def test_an_error_is_that_of_the_collective():
+def test_the_error_of_the_collective_is_passed_on():
     feedback, some = ErrorFeedback(), parameters(1)
     fill(feedback, some)
     future, returned = watched(feedback, torch.ones(1), index=1)
@@ -241,7 +241,7 @@ def test_an_error_is_that_of_the_collective():
         returned.value()
 
 
-def test_a_step_that_begins_before_the_results_of_the_last_one():
+def test_a_step_before_the_results_of_the_last_one_is_refused():
     feedback, some = ErrorFeedback(), parameters(1)
     fill(feedback, some)
     future, _ = watched(feedback, torch.ones(1), index=1)
@@ -280,7 +280,7 @@ def test_buckets_of_modules_that_take_turns_find_their_steps():
     assert saved(feedback) == [[0.0], [3.0], [0.0], [4.0]]
 
 
-def test_a_parameter_that_another_module_shows_is_settled():
+def test_a_parameter_that_appears_in_another_module_is_settled():
     feedback, (a, shared) = ErrorFeedback(), parameters(1, 1)
     modules = torch.nn.Module(), torch.nn.Module()
     fill(feedback, [a, shared], 1.0, module=modules[0])
@@ -291,7 +291,7 @@ def test_a_parameter_that_another_module_shows_is_settled():
     assert residuals(feedback, [a, shared], modules[0]) == [[1.0], [2.0]]
 
 
-def test_a_step_after_buckets_were_rebuilt():
+def test_a_step_with_rebuilt_buckets_is_discarded():
     feedback, (a, b, c) = ErrorFeedback(), parameters(1, 1, 1)
     fill(feedback, [a, b, c], 1.0)
     fill(feedback, [c], 7.0, index=0)
@@ -313,7 +313,7 @@ def test_a_step_has_the_loss_scale_with_which_it_began():
     assert scales == [4.0, 4.0, 8.0, 8.0, 2.0, 2.0]
 
 
-def test_a_loss_scale_comes_before_the_first_step():
+def test_a_loss_scale_must_be_set_before_the_first_step():
     """Residuals would be multiplied by the scale, although they may already include it."""
     unscaled, some = ErrorFeedback(), parameters(1)
     fill(unscaled, some)

@@ -53,14 +53,14 @@ class Busy:
             time.sleep(0.001)
 
 
-def test_a_result_that_comes_while_the_waiter_is_made():
+def test_a_result_that_arrives_while_the_waiter_is_created():
     busy = Busy(lambda future: future.set_result(TENSOR))
     waiter = raise_in_waiter(busy)
     busy.let_go()
     assert waiter.wait() is TENSOR
 
 
-def test_an_error_that_comes_while_the_waiter_is_made():
+def test_an_error_that_arrives_while_the_waiter_is_created():
     busy = Busy(lambda future: fail(future, WorkerLost("rank 1 is gone")))
     waiter = raise_in_waiter(busy)
     busy.let_go()
@@ -69,7 +69,7 @@ def test_an_error_that_comes_while_the_waiter_is_made():
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_one_that_is_done_before_or_after(is_done):
+def test_a_future_may_be_done_before_or_after(is_done):
     future = make_future(TENSOR)
     if is_done:
         future.set_result(TENSOR)
@@ -79,7 +79,7 @@ def test_one_that_is_done_before_or_after(is_done):
     assert waiter.wait() is TENSOR
 
 
-def test_an_outcome_waits_for_something_else():
+def test_an_outcome_also_waits_for_another_future():
     for complete, expected in (
         (lambda one: one.set_result(TENSOR), None),
         (lambda one: fail(one, ERROR), ERROR),

@@ -104,7 +104,7 @@ def staging(monkeypatch):
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 700), (9999,)])
-def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, shape):
+def test_a_contribution_equals_that_of_the_same_tensor_on_the_cpu(staging, name, shape):
     tensor = values_of(int(np.prod(shape))).reshape(shape)
     on_cpu, on_gpu = ENCODINGS[name]
     expected = work_of(tensor, on_cpu(tensor))
@@ -121,7 +121,7 @@ def test_a_contribution_is_that_of_the_same_tensor_on_the_cpu(staging, name, sha
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_a_span_needs_no_element_behind_those_it_names(name):
+def test_a_span_needs_no_element_beyond_those_it_names(name):
     """Otherwise a chunk could be pushed before its elements have arrived."""
     tensor, make = values_of(9999), ENCODINGS[name][0]
     whole = make(tensor)
@@ -179,7 +179,7 @@ def test_nothing_is_read_before_it_is_written(staging):
     )
 
 
-def test_the_order_of_collectives_stays(staging):
+def test_the_order_of_collectives_is_kept(staging):
     assert not staging.download(work_of(torch.ones(4))), "no GPU was seen yet"
     first, second = work_of(torch.ones(4), ready=FakeEvent()), work_of(torch.ones(4))
     assert staging.download(first)
@@ -218,7 +218,7 @@ def test_a_segment_that_fails_later_is_not_pushed(staging):
             work.payload(4 * KIB, 8 * KIB)
 
 
-def test_a_pending_copy_waits_for_what_is_asked_for_only():
+def test_a_pending_copy_waits_only_for_what_is_requested():
     copy, events = PendingCopy(), [FakeEvent() for _ in range(3)]
     for index, event in enumerate(events):
         copy.add(index * 10, event)
@@ -280,7 +280,7 @@ def test_a_copy_back_that_fails_fails_the_future(staging, caplog):
         work.future.wait()
 
 
-def test_who_was_called_back_is_free_after_the_end(monkeypatch):
+def test_the_owner_of_a_callback_is_freed_after_the_end(monkeypatch):
     monkeypatch.setattr(streams, "Gpu", FakeGpu)
 
     class Owner:
@@ -357,7 +357,7 @@ def unlocked():
     assert done.wait(10)
 
 
-def test_page_locked_memory(cudart):
+def test_page_locked_memory_is_unlocked(cudart):
     waited = []
     stream = SimpleNamespace(synchronize=lambda: waited.append(len(cudart.locked)))
     buffer = lock(10_001, stream, stream)
@@ -375,7 +375,7 @@ def test_page_locked_memory(cudart):
         lock(4096)
 
 
-def test_letting_go_of_memory_waits_for_nothing(cudart):
+def test_releasing_memory_does_not_wait(cudart):
     """The GPU may be busy for long, and the thread that lets go may have streams to serve."""
     goes_on = threading.Event()
     buffer = lock(4096, SimpleNamespace(synchronize=goes_on.wait))
@@ -386,7 +386,7 @@ def test_letting_go_of_memory_waits_for_nothing(cudart):
     assert not cudart.locked
 
 
-def test_memory_is_collected_whoever_holds_which_lock(cudart):
+def test_memory_is_collected_whichever_locks_are_held(cudart):
     """Garbage collection runs at any line of any thread, for example while a thread is being started."""
     buffer = lock(4096)
     cycle = [buffer]
@@ -410,7 +410,7 @@ def test_memory_of_a_gpu_that_failed_is_freed(cudart):
     assert gone() is None
 
 
-def test_a_forked_child_neither_unlocks_nor_unmaps_what_is_not_its_own(cudart):
+def test_a_forked_child_neither_unlocks_nor_unmaps_its_parents_memory(cudart):
     nbytes = 64 << 20
     buffer = lock(nbytes, SimpleNamespace(synchronize=lambda: None))
     child = os.fork()

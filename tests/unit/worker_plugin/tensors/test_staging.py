@@ -49,7 +49,7 @@ def test_a_chunk_is_copied_when_it_is_pushed(staging):
     assert torch.equal(torch.frombuffer(work.payload(8, 16), dtype=torch.float32), torch.tensor([2.0, 3.0]))
 
 
-def test_a_tensor_whose_bytes_cannot_be_had_leaves_nothing_to_push(staging):
+def test_a_tensor_whose_bytes_cannot_be_read_leaves_nothing_to_push(staging):
     """Otherwise undefined memory would be pushed and summed."""
     work = work_of(torch.empty(8, device="meta"))
     with pytest.raises(TypeError):
@@ -103,7 +103,7 @@ def test_a_callback_does_not_wait_for_its_own_thread(staging):
     assert returned.wait(10)
 
 
-def test_the_end_comes_after_what_was_asked_for():
+def test_the_end_comes_after_everything_requested():
     order = []
     staging = Staging(ArenaPool(), lambda work: None)
     work = work_of(torch.zeros(8))

@@ -30,7 +30,7 @@ def without_memory(tensor):
         (without_memory(torch.ones(2)), "without its memory"),
     ],
 )
-def test_refused(tensor, text):
+def test_unsupported_tensors(tensor, text):
     with pytest.raises(ConfigError, match=text):
         admit(tensor, ReduceOp.SUM)
 
@@ -54,7 +54,7 @@ axes = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), max_size=4)
 
 
 @given(axes, st.integers(0, 3))
-def test_each_element_once_or_refused(axes, offset):
+def test_each_element_is_kept_once_or_refused(axes, offset):
     shape, stride = zip(*axes, strict=True) if axes else ((), ())
     places = torch.arange(200).as_strided(shape, stride, offset)
     try:
@@ -73,6 +73,6 @@ def shares(places):
     return len(once.unique()) < once.numel()
 
 
-def test_what_has_no_memory_is_not_copied():
+def test_a_tensor_without_memory_is_not_copied():
     with pytest.raises(ConfigError, match="without its memory"):
         each_once(without_memory(torch.ones(2, 2).t()))

@@ -26,7 +26,7 @@ REAL = [DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16]
         ("topk:1e-9", DType.TOPK, 1),  # at least one of each block
     ],
 )
-def test_names(text, dtype, k):
+def test_names_are_parsed(text, dtype, k):
     assert parse(None) is None
     assert parse(text) == WireFormat(dtype, k)
 
@@ -47,7 +47,7 @@ KNOWN = ("None", "'bf16'", "'fp16'", "'fp8'", "'int8'", "'topk'", "'topk:RATIO'"
         ),
     ],
 )
-def test_what_is_none_is_named_with_what_is_allowed(text, named):
+def test_invalid_names_are_reported_with_the_allowed_ones(text, named):
     with pytest.raises(ConfigError, match=f"wire_dtype is {text!r}; ") as caught:
         parse(text)
     assert [one for one in named if one not in str(caught.value)] == []
@@ -62,6 +62,6 @@ def test_what_is_none_is_named_with_what_is_allowed(text, named):
 )
 @pytest.mark.parametrize("op", ReduceOp)
 @pytest.mark.parametrize("dtype", DType)
-def test_which_collectives_a_format_changes(name, dtypes, dtype, op):
+def test_a_format_applies_only_to_some_collectives(name, dtypes, dtype, op):
     assert parse(name).applies_to(dtype, op) is (dtype in dtypes and op in SUMS)
     assert parse(name).dtype.allows(op) or op not in SUMS

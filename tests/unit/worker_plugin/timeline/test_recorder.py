@@ -14,7 +14,7 @@ def recorder():
     return made
 
 
-def test_it_keeps_the_latest():
+def test_only_the_latest_spans_are_kept():
     made = recorder()
     for seq in range(KEPT + 5):
         made.begin(seq, SUM)
@@ -29,7 +29,7 @@ def test_it_keeps_the_latest():
     assert len(made.record().spans) == KEPT_IN_TRACE - 5
 
 
-def test_a_new_epoch_changes_no_time_of_what_was_there():
+def test_a_new_epoch_does_not_change_recorded_times():
     made = recorder()
     progress = made.begin(0, SUM)
     progress.on_push(0, 8)
@@ -56,7 +56,7 @@ def test_a_reducer_that_got_nothing_the_first_time_has_no_lane():
     assert (span.unpushed, span.lanes["a:1"].first_result) == (0, None)
 
 
-def test_no_name_leaves_the_directory(tmp_path):
+def test_no_job_name_escapes_the_directory(tmp_path):
     path = write(recorder().record(), tmp_path / "new" / "folder")
     assert path.parent == tmp_path / "new" / "folder"
     assert path.name.startswith(".._my_job~")

@@ -16,7 +16,7 @@ def report(*, ideal=4.0, straggler=None, is_shared=False, **parts):
     return Report("my job", 60.0, 3, 6, shares, 0.25, straggler, is_shared)
 
 
-def test_the_line():
+def test_the_report_line():
     one = report(copy=1.0, credit=0.2, ranks={None: 0.4}, copy_back=0.4)
     assert one.line() == (
         "report job=my_job seconds=60.0 steps=3 collectives=6 step_s=20.000000 round_s=3.000000 exposed_s=0.250000 "
@@ -40,17 +40,17 @@ def test_the_line():
         ({"straggler": Straggler(3, 0.71, 0.002), "credit": 0.5}, "gil"),
     ],
 )
-def test_what_to_look_at(parts, word):
+def test_the_cause_is_identified(parts, word):
     assert report(**parts).cause()[0] == word
 
 
-def test_the_rank_that_was_last():
+def test_the_rank_that_was_last_is_named():
     assert report(straggler=Straggler(3, 0.71, 0.5)).cause()[1] == (
         "rank 3 was last for 71 % of the chunks, which waited 500.0 ms for it: look at its data loader and its link"
     )
 
 
-def test_nothing_is_said_of_links_where_all_streams_are_in_shared_memory():
+def test_links_are_not_mentioned_if_all_streams_are_in_shared_memory():
     slow = report(ideal=2.0, is_shared=True).cause()[1]
     late = report(straggler=Straggler(3, 0.71, 0.5), is_shared=True).cause()[1]
     assert "shared memory" in slow

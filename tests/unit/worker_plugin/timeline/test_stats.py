@@ -27,7 +27,7 @@ def recorder():
     return made
 
 
-def test_before_the_first_collective_all_are_0():
+def test_before_the_first_collective_all_numbers_are_0():
     assert not any(Numbers().read(recorder(), 1000).values())
 
 
@@ -48,7 +48,7 @@ def test_only_the_latest_have_shares():
     assert shares(spans, made.totals, 0).parts.collectives == LATEST
 
 
-def test_who_asks_all_the_time_spends_little_of_it_on_shares_and_has_exact_counts():
+def test_frequent_reads_spend_little_time_on_shares_and_have_exact_counts():
     made, numbers = recorder(), Numbers()
     for seq in range(LATEST):
         reduced(made, seq)
@@ -74,7 +74,7 @@ def test_the_first_round_is_seen_at_once():
     assert numbers.read(made, 0)["round_s"] > 0.0
 
 
-def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():
+def test_the_ideal_counts_the_bytes_sent_and_not_those_of_the_tensor():
     made = recorder()
     for seq in range(2):
         reduced(made, seq)
@@ -83,7 +83,7 @@ def test_a_link_carries_what_is_sent_and_not_what_the_tensor_has():
     assert found.ideal == pytest.approx(min(found.parts.transfer, 4 / 125e9))
 
 
-def test_the_best_rate_so_far_is_the_ideal_also_where_a_rank_is_late_every_time():
+def test_the_best_rate_so_far_is_the_ideal_even_if_a_rank_is_always_late():
     made = recorder()
     for seq in range(2):
         reduced(made, seq)
@@ -93,7 +93,7 @@ def test_the_best_rate_so_far_is_the_ideal_also_where_a_rank_is_late_every_time(
     assert shares(made.latest(LATEST), made.totals, 0, once.rate / 4) == once
 
 
-def test_pushes_again_count():
+def test_repeated_pushes_are_counted():
     made = recorder()
     progress = made.begin(0, SUM)
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_pushes_again_count():
     assert (made.totals.bytes_contributed, made.totals.bytes_repushed) == (48, 32)
 
 
-def test_time_passes_while_one_is_on_its_way():
+def test_time_counts_while_a_collective_is_in_flight():
     totals = Totals()
     totals.begin(1.0)
     totals.begin(2.0)

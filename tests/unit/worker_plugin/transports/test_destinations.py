@@ -32,14 +32,14 @@ def test_an_empty_result_has_memory_of_no_bytes():
     [(1, 0, 1), (1, 1, 0), (1, 9, 0), (1, 0, 9), (0, 0, 0), (2, 0, 0)],
     ids=["next but one", "next collective", "not issued", "no such chunk", "older epoch", "newer epoch"],
 )
-def test_what_does_not_come_next_has_none_and_changes_nothing(result):
+def test_a_result_out_of_turn_has_no_memory_and_changes_nothing(result):
     destinations, (first, *_) = expecting((1, 0, 0, 8), (1, 0, 1, 8), (1, 1, 0, 8))
     assert destinations.take(*result, 8) is None
     assert destinations.take(1, 0, 0, 8) is first
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 7, 9, 4 << 20])
-def test_a_result_of_another_size_has_none(nbytes):
+def test_a_result_of_another_size_has_no_memory(nbytes):
     destinations, _ = expecting((1, 0, 0, 8))
     assert destinations.take(1, 0, 0, nbytes) is None
     assert destinations.take(1, 0, 0, 8) is None, "a second result of one push"

@@ -21,7 +21,7 @@ def entries(workers):
     return [known.entry for known in workers.values()]
 
 
-def test_news_add_to_what_is_known_and_an_older_reducer_says_all():
+def test_news_adds_to_what_is_known_and_an_older_reducer_sends_all():
     known = _with_news({}, LobbyNews((A,), adds=True), 0.0)
     known = _with_news(known, LobbyNews((B,), adds=True), 0.0)
     assert entries(known) == [A, B]
@@ -29,7 +29,7 @@ def test_news_add_to_what_is_known_and_an_older_reducer_says_all():
     assert entries(_with_news(known, LobbyNews((B,)), 0.0)) == [B]
 
 
-def test_who_has_gone_is_forgotten_without_a_word():
+def test_a_worker_that_has_gone_is_forgotten_silently():
     known = _with_news({}, LobbyNews((GONE, B), adds=True), 5.0)
     assert entries(_with_news(known, LobbyNews((), adds=True), 5.0 + LOBBY_S)) == [GONE, B]
     assert entries(_with_news(known, LobbyNews((), adds=True), 5.1 + LOBBY_S)) == [B]
@@ -56,7 +56,7 @@ def test_a_reducer_cannot_fill_a_worker_with_entries():
         _with_news(known, LobbyNews((A,), adds=True), 0.0)
 
 
-def test_a_worker_never_says_more_than_a_reducer_takes(monkeypatch):
+def test_a_worker_never_sends_more_than_a_reducer_accepts(monkeypatch):
     now = [100.0]
     slept = []
 
@@ -79,7 +79,7 @@ def test_a_worker_never_says_more_than_a_reducer_takes(monkeypatch):
     assert slept[-1] == pytest.approx(1 / LOBBY_SAYS_PER_S)
 
 
-def test_what_nobody_could_hear_costs_nothing():
+def test_a_message_that_was_not_sent_costs_nothing():
     """Otherwise a worker that dials absent reducers five times a second could send nothing once they are back."""
 
     class Refused:

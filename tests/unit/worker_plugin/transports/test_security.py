@@ -23,7 +23,7 @@ def join(job="one", protocol=PROTOCOL_VERSION):
     return Join(job, b"", 1, 2, bytes(16), "host-7", 0, 4096, protocol)
 
 
-def test_a_join_that_shows_its_jobs_token():
+def test_a_join_with_its_jobs_token_is_accepted():
     check_join(TOKENS, join(), to_metadata(A), PEER)
     check_join(TOKENS, join("two"), to_metadata(B), PEER)
 
@@ -32,7 +32,7 @@ def test_a_join_that_shows_its_jobs_token():
     ("shown", "what"), [(None, "no"), (B, "a wrong"), ("nonsense", "a wrong"), (A + "a", "a wrong")]
 )
 @pytest.mark.parametrize("job", ["one", "three"])
-def test_a_join_that_does_not(shown, what, job):
+def test_a_join_without_it_is_refused(shown, what, job):
     with pytest.raises(Unauthenticated) as caught:
         check_join(TOKENS, join(job), to_metadata(shown), PEER)
     assert str(caught.value).startswith(f"rank 1 (host-7, {PEER}) shows {what} token for job {job!r}: ")
@@ -40,11 +40,11 @@ def test_a_join_that_does_not(shown, what, job):
 
 
 @pytest.mark.parametrize("frame", [join(protocol=PROTOCOL_VERSION + 1), Goodbye(0, 0)])
-def test_what_the_core_refuses_anyway(frame):
+def test_frames_the_core_refuses_are_not_checked(frame):
     check_join(TOKENS, frame, (), PEER)
 
 
-def test_without_tokens_nobody_is_asked_and_nothing_is_shown():
+def test_without_tokens_none_is_required_and_none_is_shown():
     check_join(None, join(), (), PEER)
     check_status(None, (), PEER)
     assert access_of(PluginConfig(), "one") == OPEN
@@ -63,7 +63,7 @@ def test_any_token_may_ask_for_the_status():
         ("nonsense", "a wrong", "pass a --token-file with a line of this reducer's"),
     ],
 )
-def test_others_may_not(shown, what, advice):
+def test_other_status_requests_fail(shown, what, advice):
     with pytest.raises(Unauthenticated, match=f"{PEER} shows {what} token for the status: {advice}$"):
         check_status(TOKENS, to_metadata(shown), PEER)
 
@@ -79,7 +79,7 @@ def token_file(tmp_path):
     return str(path)
 
 
-def test_the_jobs_token_or_none_for_it(token_file):
+def test_the_jobs_token_is_required_and_used(token_file):
     config = PluginConfig(token_file=token_file)
     assert access_of(config, "one").metadata == to_metadata(A)
     with pytest.raises(ConfigError, match=f"{token_file} has no line for job 'two'"):
@@ -96,7 +96,7 @@ def test_certificates(tmp_path):
     assert Certificates(files).credentials is not None
 
 
-def test_what_is_shown_is_not_printed_or_pickled(token_file):
+def test_tokens_are_not_printed_or_pickled(token_file):
     config = PluginConfig(token_file=token_file)
     for value in (access_of(config, "one"), private_access(A)):
         assert A not in repr(value)
@@ -104,7 +104,7 @@ def test_what_is_shown_is_not_printed_or_pickled(token_file):
 
 
 @pytest.mark.parametrize(("days", "what"), [((-3, -2), "expired on "), ((2, 3), "is not valid before ")])
-def test_a_certificate_out_of_date_is_shown_to_nobody(tmp_path, days, what):
+def test_a_certificate_out_of_date_is_not_shown(tmp_path, days, what):
     files = Authority(tmp_path).files(days=days)
     config = PluginConfig(reducers=("a:1",), tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca)
     with pytest.raises(ConfigError) as caught:

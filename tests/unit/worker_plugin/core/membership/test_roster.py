@@ -47,12 +47,12 @@ def test_the_first_tick_dials_every_reducer_once():
     assert scene.tick(0.1) == []
 
 
-def test_a_join_says_who_is_calling():
+def test_a_join_identifies_the_caller():
     scene = Scene(rank=1)
     assert scene.tick(0.0)[0].join == Join("job", b"", 1, 2, nonce(1), "h1", 0, CREDIT)
 
 
-def test_a_rank_that_learned_the_instance_joins_with_it_and_with_what_it_knows_of_the_minimum():
+def test_a_rank_joins_again_with_the_instance_and_the_minimum_that_it_knows():
     scene = Scene(rank=1, reducers="a").run()
     scene.issue()
     scene.result("a", 0, minimum=1)
@@ -90,7 +90,7 @@ def welcome_by_a(scene, now=0.0):
 
 
 @pytest.mark.parametrize("first", ["is up", "has ended", "is dialled again"])
-def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_there(first):
+def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_one_reaches_it(first):
     """A reducer has one stream per rank, so the second Join has ended the first stream.
 
     If it was dialled again, the first would end the second stream, and so on forever.
@@ -110,7 +110,7 @@ def test_the_first_address_of_a_reducer_is_retired_for_good_when_a_second_leads_
     assert scene.tick(9.0) == []
 
 
-def test_in_a_running_epoch_this_is_a_broken_stream():
+def test_retiring_it_in_a_running_epoch_breaks_the_stream():
     """The Hello of this epoch may have been sent on the stream that ended; if not, rank 0 makes a new epoch."""
     scene = Scene(rank=1)
     scene.tick(0.0)
@@ -132,7 +132,7 @@ def refused(scene, error, now=0.0):
 @pytest.mark.parametrize(
     "error", [JobBusy("live"), RankTaken("taken"), StaleInstance("stale"), ResourceExhausted("no memory")]
 )
-def test_a_busy_name_is_tried_again_for_a_while(error):
+def test_a_temporary_refusal_is_retried_for_a_while(error):
     scene = Scene(reducers="a", stall_warn_s=1e6)
     scene.tick(0.0)
     assert refused(scene, error, now=1.0) == []
@@ -170,7 +170,7 @@ def test_a_draining_reducer_is_tried_again_until_the_join_timeout():
         ReductionError("a bug"),
     ],
 )
-def test_other_refusals_are_final_and_the_other_reducers_hear_it(error):
+def test_other_refusals_are_final_and_reported_to_the_other_reducers(error):
     scene = Scene()
     scene.tick(0.0)
     scene.welcome("b")
@@ -204,7 +204,7 @@ BAD_TOKEN = Unauthenticated("a wrong token")
         (BAD_TOKEN, lambda scene, error, now: scene.lose("a", error, now)),
     ],
 )
-def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(error, ends):
+def test_while_running_a_refusal_by_one_of_several_reducers_is_retried(error, ends):
     scene = Scene().run()
     scene.lose("a", now=0.0)
     scene.tick(0.0)
@@ -215,14 +215,14 @@ def test_while_running_a_reducer_that_lets_nobody_in_is_only_no_member(error, en
 @pytest.mark.parametrize(
     ("reducers", "error"), [("a", BAD_TOKEN), ("ab", StaleInstance("another life of the job"))]
 )
-def test_while_running_it_is_final_if_there_is_no_other_or_the_job_was_started_again(reducers, error):
+def test_while_running_a_refusal_is_final_by_the_only_reducer_or_after_a_job_restart(reducers, error):
     scene = Scene(1, reducers).run()
     scene.lose("a", now=0.0)
     scene.tick(0.0)
     assert failure(scene.abort("a", error, now=0.1)) == (type(error), str(error))
 
 
-def test_a_stream_that_was_welcomed_is_dialled_again_whatever_ended_it():
+def test_a_stream_that_was_welcomed_is_redialed_whatever_ended_it():
     scene = Scene(reducers="a").run()
     scene.lose("a", Unauthenticated("an expired certificate"), 0.0)
     assert scene.tick(0.0) == opened(scene, "a")
@@ -231,7 +231,7 @@ def test_a_stream_that_was_welcomed_is_dialled_again_whatever_ended_it():
 # ---- cut off ----
 
 
-def test_what_cannot_be_reached_is_dialled_again_ever_more_slowly():
+def test_unreachable_reducers_are_redialed_with_growing_pauses():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     dialled = []
@@ -246,7 +246,7 @@ def test_what_cannot_be_reached_is_dialled_again_ever_more_slowly():
     assert dialled == [0.05, *[0.1] * 10, *[0.2] * 10, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
-def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addresses():
+def test_the_join_timeout_error_lists_the_addresses_if_no_reducer_is_reachable():
     scene = Scene()
     scene.tick(0.0)
     scene.lose("a", ReducerUnavailable("a:1: refused"))
@@ -261,7 +261,7 @@ def test_nobody_reachable_is_an_error_after_the_join_timeout_that_lists_the_addr
 
 
 @pytest.mark.parametrize("error", [MalformedFrame("garbage"), LocalProtocolError("a bug")])
-def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
+def test_a_stream_ended_by_a_protocol_error_is_not_redialed(error):
     scene = Scene().run()
     assert failure(scene.lose("a", error)) == (type(error), str(error))
 
@@ -269,7 +269,7 @@ def test_a_stream_that_ended_over_the_protocol_is_not_dialled_again(error):
 # ---- siblings: further processes behind one address ----
 
 
-def test_siblings_of_a_reducer_are_dialled_once():
+def test_siblings_of_a_reducer_are_dialed_once():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     scene.receive("a", Welcome(incarnation("a"), CREDIT, siblings=(7, 8)))
@@ -281,7 +281,7 @@ def test_siblings_of_a_reducer_are_dialled_once():
     assert [link.address for link in scene.core.roster] == ["a:1", "a:7", "a:8"]
 
 
-def test_a_sibling_takes_the_place_of_one_of_the_former_life():
+def test_siblings_of_a_restarted_reducer_replace_the_former_ones():
     scene = Scene(reducers="a")
     scene.tick(0.0)
     for life in range(20):
@@ -300,7 +300,7 @@ def test_a_sibling_takes_the_place_of_one_of_the_former_life():
 # ---- reducers that advertise more and more others ----
 
 
-def test_siblings_that_have_siblings_without_end_are_left_out_with_a_warning(monkeypatch):
+def test_endless_chains_of_siblings_are_cut_off_with_a_warning(monkeypatch):
     monkeypatch.setattr(roster, "LINKS_MAX", 600)
     scene = Scene(reducers="a", stall_warn_s=1e6)
     scene.tick(0.0)

@@ -35,7 +35,7 @@ def test_a_name_is_looked_up_while_one_of_its_reducers_is_away():
     assert not any(LookUp() in scene.tick(float(now)) for now in range(31, 40))
 
 
-def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
+def test_names_are_looked_up_when_all_reducers_that_rank_0_found_are_away():
     """Rank 0 found each moved reducer first. Then all of them move, and no reducer is left to report that."""
     scene = named("a", rank=1).run()
     scene.core.roster.on_added(("c:1",), 1.0)
@@ -49,7 +49,7 @@ def test_names_are_looked_up_when_all_are_away_that_only_rank_0_has_found():
     assert any(LookUp() in scene.tick(float(now)) for now in range(10, 14))
 
 
-def test_names_are_looked_up_by_a_rank_that_is_where_rank_0_is_not():
+def test_names_are_looked_up_by_a_rank_that_shares_no_reducer_with_rank_0():
     """All reducers behind the name have moved, and the two ranks found different ones in their places."""
     scene = named("a", rank=1)
     scene.tick(0.0)
@@ -78,7 +78,7 @@ def test_addresses_that_the_user_wrote_are_not_looked_up():
     assert scene.core.roster[0].phase is not LinkPhase.RETIRED
 
 
-def test_a_reducer_that_came_back_with_another_address_is_dialled_there():
+def test_a_reducer_that_came_back_at_another_address_is_dialed_there():
     scene = named().run()
     scene.lose("a", UNAVAILABLE, 1.0)
     found(scene, "a:1", "b:1", now=1.0)
@@ -93,14 +93,14 @@ def test_a_reducer_that_came_back_with_another_address_is_dialled_there():
     assert scene.core.roster[0].is_up
 
 
-def test_a_reducer_that_is_there_stays_although_the_name_has_forgotten_it():
+def test_a_connected_reducer_stays_although_its_name_no_longer_lists_it():
     scene = named().run()
     assert found(scene, "c:1") == []
     assert [link.address for link in scene.core.roster] == ["a:1", "b:1", "c:1"]
     assert [link.phase for link in scene.core.roster] == [LinkPhase.UP, LinkPhase.UP, LinkPhase.DOWN]
 
 
-def test_a_dial_to_an_address_that_is_given_up_is_ended():
+def test_a_pending_dial_is_ended_when_its_address_is_given_up():
     scene = named()
     scene.tick(0.0)
     assert found(scene, "b:1", now=1.0) == [Shut(0)]
@@ -120,7 +120,7 @@ def without_the_first_of_three():
     return scene
 
 
-def test_siblings_of_an_address_that_is_given_up_go_with_it():
+def test_unconnected_siblings_are_given_up_with_their_address():
     scene = without_the_first_of_three()
     assert found(scene, "c:1", now=3.0) == [Shut(2)]
     assert [(link.address, link.phase) for link in scene.core.roster] == [
@@ -130,7 +130,7 @@ def test_siblings_of_an_address_that_is_given_up_go_with_it():
     ]
 
 
-def test_siblings_of_an_address_that_is_named_again_come_with_it():
+def test_siblings_come_back_when_their_address_is_listed_again():
     """A DNS name may omit a host for a while. Otherwise only one of its processes would be used from then on."""
     scene = without_the_first_of_three()
     scene.handle(StreamLost(1, UNAVAILABLE), 1.0)
@@ -154,7 +154,7 @@ def with_two_addresses():
     return scene
 
 
-def test_a_second_address_of_a_reducer_is_dialled_again_only_once_the_other_one_is_given_up():
+def test_a_second_address_of_a_reducer_is_redialed_only_once_the_other_one_is_given_up():
     """Found by dense simulation, seed 40000414: no rank dialled a reducer that was there."""
     scene = with_two_addresses()
     found(scene, "a:1", "b:1", "c:1", now=3.0)
@@ -221,7 +221,7 @@ def with_c():
     return scene
 
 
-def test_a_reducer_that_is_found_is_announced_when_it_is_there_and_taken_in_when_all_are():
+def test_a_found_reducer_is_announced_once_it_is_up_and_taken_in_once_all_ranks_reach_it():
     scene = with_c()
     assert not any(isinstance(action, Send) for action in scene.tick(31.2)), "nobody may be there"
     scene.welcome("c", now=31.3)
@@ -237,7 +237,7 @@ def test_a_reducer_that_is_found_is_announced_when_it_is_there_and_taken_in_when
     assert [member.address for member in taken.members] == ["a:1", "b:1", "c:1"]
 
 
-def test_between_collectives_or_after_a_while():
+def test_a_collective_delays_an_announcement_for_a_while():
     scene = with_c()
     scene.welcome("c", now=31.2)
     scene.issue(now=31.3)
@@ -246,7 +246,7 @@ def test_between_collectives_or_after_a_while():
     assert configured(scene.tick(31.2 + PATIENCE_S)).added == ("c:1",)
 
 
-def test_another_rank_dials_what_rank_0_has_found_and_gives_it_up_with_it():
+def test_other_ranks_dial_and_give_up_the_reducers_that_rank_0_announces():
     scene = named(rank=1, fixed="ab").run()
     scene.enter(2, added=("c:1", "d:1"))
     assert dialled(scene.tick(1.0)) == ["c:1", "d:1"]
@@ -258,7 +258,7 @@ def test_another_rank_dials_what_rank_0_has_found_and_gives_it_up_with_it():
     assert [link.address for link in scene.core.roster] == ["a:1", "b:1", "c:1", "e:1"]
 
 
-def test_alone_nobody_has_to_be_told():
+def test_a_single_rank_skips_the_announcement():
     scene = named("a", world_size=1).run()
     found(scene, "a:1", "b:1", now=31.0)
     scene.tick(31.1)
@@ -267,7 +267,7 @@ def test_alone_nobody_has_to_be_told():
     assert [member.address for member in taken.members] == ["a:1", "b:1"]
 
 
-def test_a_lost_line_of_a_reducer_that_is_gone_is_told_too():
+def test_the_removal_of_a_lost_reducer_is_announced_too():
     scene = with_c()
     scene.welcome("c", now=31.2)
     scene.tick(31.3)

@@ -65,7 +65,7 @@ RANKS, MANY = places(1, 2, 3, 4), places(*range(1, 65))
         ([*places(*range(101, 164)), *MANY], MANY, (1,) * 63 + (0,) * 64),
     ],
 )
-def test_weights_by_where_all_are(reducers, ranks, expected):
+def test_weights_by_place_and_link_rate(reducers, ranks, expected):
     assert weights(links(reducers, ranks)) == expected
 
 
@@ -81,5 +81,5 @@ def test_with_enough_remote_reducers_those_on_ranks_hosts_stand_by():
     assert with_share(given) == tuple(given[:4])
 
 
-def test_nobody_gets_a_share_if_nobody_is_there():
+def test_without_reducers_no_shares_are_given():
     assert with_share([]) == ()

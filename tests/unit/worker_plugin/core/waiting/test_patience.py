@@ -15,7 +15,7 @@ def said(actions):
     return [(action.level, action.text) for action in actions if isinstance(action, Log)]
 
 
-def test_after_a_while_and_then_less_often():
+def test_a_wait_is_logged_after_5_s_then_every_15_s():
     scene = Scene(reducers="a")
     times = [now for now in range(100) if said(scene.tick(float(now)))]
     assert times[:4] == [5, 20, 35, 50]
@@ -60,7 +60,7 @@ def test_rank_0_names_the_ranks_that_have_not_come():
     ]
 
 
-def test_other_ranks_name_rank_0_or_leave_it_to_rank_0():
+def test_other_ranks_name_rank_0_or_refer_to_its_log():
     scene = Scene(1)
     scene.tick(0.0)
     scene.welcome("a")
@@ -105,7 +105,7 @@ def test_an_epoch_that_does_not_start_names_who_has_not_answered(rank, level):
 @pytest.mark.parametrize(
     ("rank", "others"), [(0, []), (1, [(INFO, "waiting for rank 0, which logs what it is waiting for")])]
 )
-def test_whoever_waits_for_a_member_to_return_names_it(rank, others):
+def test_waiting_for_a_member_to_return_names_it(rank, others):
     scene = Scene(rank, on_reducer_loss="wait").run()
     scene.issue(now=9.0)
     scene.tick(9.0)

@@ -53,7 +53,7 @@ def test_the_warning_names_all_that_reducers_wait_for():
         (1, (1, 3), "rank 3 (h3) is late by 5 s: ", "that rank's log"),
     ],
 )
-def test_so_does_the_timeout(rank, ranks, who, whose):
+def test_the_timeout_names_late_ranks(rank, ranks, who, whose):
     scene = stalled(rank, timeout_s=5.0)
     scene.receive("a", waiting(*ranks))
     kind, text = failure(scene.tick(5.0))
@@ -75,7 +75,7 @@ def test_so_does_the_timeout(rank, ranks, who, whose):
         (1, (), 0, WARNING),  # without news each may be cut off in its own way
     ],
 )
-def test_the_lowest_rank_that_waits_warns_and_the_others_inform(rank, missing, count, level):
+def test_the_lowest_waiting_rank_logs_a_warning_and_the_others_info(rank, missing, count, level):
     scene = stalled(rank)
     if missing:
         scene.receive("a", waiting(*missing, count=count))
@@ -90,14 +90,14 @@ def test_the_lowest_rank_that_waits_warns_and_the_others_inform(rank, missing, c
         waiting(3, seq=1),  # not issued
     ],
 )
-def test_news_that_is_not_about_a_missing_chunk_is_no_news(news):
+def test_news_that_is_not_about_a_missing_chunk_is_ignored(news):
     scene = stalled()
     scene.result("b", 0, 1)
     scene.receive("a", news)
     assert "late by" not in logged(scene.tick(5.0))[1]
 
 
-def test_news_ends_with_its_stream():
+def test_news_is_forgotten_with_its_stream():
     scene = stalled(1)
     scene.receive("a", waiting(3))
     scene.lose("a")
@@ -106,7 +106,7 @@ def test_news_ends_with_its_stream():
     assert "late by" not in logged(scene.tick(5.0))[1]
 
 
-def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
+def test_news_of_an_epoch_that_does_not_start_names_no_late_rank():
     scene = stalled(1)
     scene.receive("a", replace(waiting(3), epoch=1))
     assert "late by" not in logged(scene.tick(5.0))[1]
@@ -123,7 +123,7 @@ def test_news_of_an_epoch_that_does_not_start_is_no_news_of_a_chunk():
         ("ab", "ab", "the ranks have not met again at a reducer, and no result has come for 600 s: "),
     ],
 )
-def test_while_no_epoch_runs_the_collective_is_only_given_up(lost, back, who):
+def test_while_no_epoch_runs_a_collective_can_only_time_out(lost, back, who):
     scene = stalled(1, join_timeout_s=1e6)
     for reducer in lost:
         scene.lose(reducer)
@@ -156,7 +156,7 @@ def small_ones(count):
     return scene
 
 
-def test_a_long_queue_is_no_stall():
+def test_a_long_queue_is_not_a_stall():
     scene = small_ones(40)
     for seq in range(40):
         now = seq + 1.0  # each arrives 6 s or more after its push, 2 s after the one before it
@@ -183,7 +183,7 @@ def test_another_cause_is_warned_of_at_once():
     assert logged(scene.tick(5.1))[1].startswith("rank 2 (h2) is late by 5 s: collective 1 ")
 
 
-def test_a_collective_that_moves_is_no_stall():
+def test_a_collective_that_makes_progress_is_not_a_stall():
     scene = Scene().run()
     scene.issue(4, now=0.0)
     for now, reducer, chunk in ((4.0, "a", 0), (8.0, "b", 2)):  # a slow link
@@ -197,7 +197,7 @@ def test_a_collective_that_moves_is_no_stall():
     assert "is not done after 13 s, 2 of 4 chunks are missing" in text
 
 
-def test_a_rank_that_others_wait_for_hears_it_once():
+def test_a_rank_that_others_wait_for_logs_it_once():
     scene = Scene(1, world_size=4).run()
     scene.receive("b", waiting(1, seq=0, waited_s=4.9))
     assert scene.tick(0.0) == []
@@ -212,7 +212,7 @@ def test_a_rank_that_others_wait_for_hears_it_once():
             assert logs == []
 
 
-def test_nor_is_it_told_at_every_tick_if_reducers_wait_for_different_collectives():
+def test_a_late_rank_logs_it_once_even_if_reducers_wait_for_different_collectives():
     scene = Scene(1, world_size=4).run()
     texts = []
     for tick in range(1000):
@@ -222,7 +222,7 @@ def test_nor_is_it_told_at_every_tick_if_reducers_wait_for_different_collectives
     assert texts == ["this rank is late by 5 s: others are waiting for it to issue collective 0"]
 
 
-def test_old_news_is_no_reason_to_hurry():
+def test_outdated_news_is_not_logged():
     scene = Scene(1, world_size=4).run()
     scene.issue(now=0.0)
     scene.receive("a", waiting(1, seq=0, waited_s=6.0))

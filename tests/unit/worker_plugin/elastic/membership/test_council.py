@@ -94,11 +94,11 @@ def after(rank: int, *generations: Generation, first: Generation = FIRST) -> Lin
         (hearing(said(1), said(0, settings="world_size=4")), (ConfigError, "world_size=4")),
     ],
 )
-def test_rank_0_proposes_the_first_generation_when_all_are_there(heard, expected):
+def test_rank_0_proposes_the_first_generation_when_all_are_present(heard, expected):
     check(heard, expected)
 
 
-def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
+def test_no_job_begins_before_a_reducer_was_heard_for_a_second():
     """Alone it looks like all the ranks of a job that starts with one, and others may already be training."""
     alone, silence = (
         hearing(said(0), lineage=Lineage(worker(0), 1)),
@@ -116,7 +116,7 @@ def test_who_has_heard_no_reducer_for_a_second_begins_no_job():
     check(replace(alone, now=160.0, heard_since=159.9), Wait)
 
 
-def test_two_processes_with_one_rank():
+def test_a_duplicate_of_a_rank_is_refused():
     first, second = said(1, "a"), said(1, "b")
     check(hearing(second, said(0), first), Wait)
     late = 100.0 + TAKEN_S
@@ -125,7 +125,7 @@ def test_two_processes_with_one_rank():
     check(hearing(said(0, "b"), said(0, number=3), said(1, number=3), now=late), RankTaken)
 
 
-def test_of_several_processes_with_rank_0_one_begins_the_job_with_one_of_each_rank():
+def test_only_one_of_several_rank_0_processes_begins_the_job_with_one_of_each_rank():
     firsts, seconds = [said(0, life) for life in "abc"], [said(1, life) for life in "xab"]
     others = [*seconds, said(2)]
     for order in (others, others[::-1]):
@@ -136,7 +136,7 @@ def test_of_several_processes_with_rank_0_one_begins_the_job_with_one_of_each_ra
         check(replace(heard, now=100.0 + TAKEN_S), RankTaken)
 
 
-def test_workers_of_two_runs_never_meet_whoever_hears_whom():
+def test_workers_of_two_runs_never_meet_no_matter_who_hears_whom():
     """Two runs of three ranks. For each other worker, it hears nothing, its presence, or a proposal."""
     refusals = 0
     for size in (2, 3):
@@ -194,7 +194,7 @@ def test_a_new_worker_waits_to_be_taken_in(heard, expected):
 
 
 @pytest.mark.parametrize("has_taken", [False, True])
-def test_of_a_job_that_is_not_heard_any_more_nobody_says_that_it_has_gone(has_taken):
+def test_a_job_that_is_no_longer_heard_is_not_at_once_taken_to_be_gone(has_taken):
     """Restarted reducers know only those workers that have dialled them again."""
     heard = hearing(said(0, "b"), said(1, "b"), said(2, "b"), has_taken=has_taken, silent_since=99.0)
     check(heard, (Wait, "none of which can be heard any more"))
@@ -232,12 +232,12 @@ SECOND = generation(2, 0, 1, id="x")
         (hearing(waits(1), said(0, number=2), said(2, number=2), lineage=after(1), now=LATE), WorkerLost),
     ],
 )
-def test_those_who_are_left_go_on(heard, expected):
+def test_the_remaining_workers_continue(heard, expected):
     check(heard, expected)
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_of_several_proposals_the_one_with_the_highest_number_is_joined(number):
+def test_the_proposal_with_the_highest_number_is_joined(number):
     high = generation(number, 0, 1, id="z")
     others = said(0, number=1, proposal=SECOND), said(2, number=1, proposal=high)
     check(hearing(waits(1), *others, lineage=after(1)), Join(high))
@@ -277,7 +277,7 @@ def test_a_minority_waits_and_then_fails():
     check(replace(heard, now=160.0), (WorkersMissing, *named))
 
 
-def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
+def test_half_of_the_workers_continue_when_another_has_provably_ended():
     lineage = after(1, first=generation(1, 0, 1, 2, 3, id="first"))
     half = waits(1), waits(2), lost(0), lost(3)
     named = "ranks [0, 3]: ranks [1, 2] are left", "restarted on the host where it was killed"
@@ -291,7 +291,7 @@ def test_half_of_the_workers_goes_on_when_another_has_provably_ended():
     check(hearing(*half, proof, lineage=lineage), Wait)
 
 
-def test_others_in_another_generation_of_the_same_number_have_gone_on_as_well():
+def test_others_in_another_generation_of_the_same_number_have_also_continued():
     lineage = after(1)
     lineage.join(generation(2, 0, 1, 2, id="own"))
     others = said(0, number=2), said(2, number=2)
@@ -306,7 +306,7 @@ def test_others_in_another_generation_of_the_same_number_have_gone_on_as_well():
         (generation(5, 0, 1, 2), (waits(1, 7), lost(2)), generation(8, 0, 1)),
     ],
 )
-def test_one_that_joined_what_never_started_counts(joined, others, expected):
+def test_joined_generations_that_never_started_count(joined, others, expected):
     lineage = after(0)
     lineage.join(joined)
     check(hearing(waits(0, joined.number), *others, lineage=lineage), Propose(expected))
@@ -334,5 +334,5 @@ WITH_3 = Generation(2, "second", (worker(0), worker(1), worker(3)), (worker(3),)
         (WITH_3, 3, (waits(0), said(3), said(1, number=2)), False),
     ],
 )
-def test_who_says_of_which_workers_a_generation_consists(told, own, others, expected):
+def test_one_worker_announces_the_members_of_a_generation(told, own, others, expected):
     assert must_tell(told, worker(own), others) == expected

@@ -76,7 +76,7 @@ def begin(size: int) -> list[Member]:
 
 
 @pytest.mark.parametrize("size", [16, 200])
-def test_what_a_worker_hears_grows_with_the_number_of_workers(size):
+def test_the_bytes_a_worker_receives_grow_with_the_number_of_workers(size):
     members = begin(size)
     assert len({member.joined for member in members}) == 1
     assert members[0].joined is not None
@@ -85,7 +85,7 @@ def test_what_a_worker_hears_grows_with_the_number_of_workers(size):
     assert max(member.heard_bytes for member in members) <= 4 * size * ENTRY_BYTES
 
 
-def test_what_a_donor_of_512_workers_says_fits_into_an_entry():
+def test_the_message_of_a_donor_of_512_workers_fits_into_an_entry():
     workers = tuple(Worker(rank, f"{rank:032x}") for rank in range(512))
     proposal = Generation(2, "f" * 16, workers, workers[256:])
     said = Said(workers[0], "h" * 255, SETTINGS, 1, proposal=proposal, offer=Offer("f" * 16, workers))

@@ -31,7 +31,7 @@ def test_round_trips():
 
 
 @given(some.binary(max_size=200))
-def test_bytes_that_nobody_says(data):
+def test_arbitrary_bytes_are_malformed(data):
     with pytest.raises(MalformedFrame):
         said_from_entry(data)
 
@@ -56,18 +56,18 @@ def test_bytes_that_nobody_says(data):
         {"proposal": {"number": 1, "id": "x", "workers": [[0, "a"]], "newcomers": [0]}},
     ],
 )
-def test_entries_that_make_no_sense(changes):
+def test_nonsensical_entries_are_malformed(changes):
     with pytest.raises(MalformedFrame):
         said_from_entry(json.dumps(json.loads(SAID.to_entry()) | changes).encode())
 
 
 @pytest.mark.parametrize("data", [b'{"rank":1e999,"nonce":"a"}', b"[" * 16_000])
-def test_entries_that_python_cannot_read(data):
+def test_entries_python_cannot_parse_are_malformed(data):
     with pytest.raises(MalformedFrame):
         said_from_entry(data)
 
 
-def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
+def test_the_latest_entry_wins_and_one_reducer_that_sees_a_worker_is_enough():
     old, new = Said(A, "host", "s", count=1), Said(A, "host", "s", number=2, count=2)
     heard, faults = merge([[entry(old), entry(Said(B, "h", "s"), is_gone=True)], [entry(new, is_gone=True)]])
     assert faults == []
@@ -79,7 +79,7 @@ def test_the_latest_counts_and_one_reducer_that_sees_a_worker_is_enough():
     assert merge([]) == ({}, [])
 
 
-def test_an_entry_that_makes_no_sense_is_left_out_alone():
+def test_only_the_nonsensical_entry_is_left_out():
     said = Said(A, "host", "s", count=1)
     heard, faults = merge([[LobbyEntry(b"x", b"nonsense", False), entry(said)]])
     assert heard == {"aa": said}
@@ -87,6 +87,6 @@ def test_an_entry_that_makes_no_sense_is_left_out_alone():
     assert "is not a worker's message" in faults[0]
 
 
-def test_who_has_gone_offers_nothing():
+def test_a_worker_that_has_gone_offers_nothing():
     said = Said(A, "host", "s", offer=Offer("id", (A, B)), missed="other")
     assert merge([[entry(said, is_gone=True)]])[0]["aa"] == Said(A, "host", "s", missed="other", is_gone=True)

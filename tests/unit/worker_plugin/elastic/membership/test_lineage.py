@@ -21,7 +21,7 @@ def test_the_first_generation_has_all_workers():
     ("workers", "is_majority"),
     [((B, C, D), True), ((A, B), True), ((C, D), False), ((B, C), False), ((D,), False), ((A, NEW), False)],
 )
-def test_a_majority_or_the_half_with_the_lowest_rank(workers, is_majority):
+def test_half_with_the_lowest_rank_counts_as_a_majority(workers, is_majority):
     before = Generation(1, "x", (A, B, C, D))
     assert Generation(2, "y", workers).is_majority_of(before, {}) == is_majority
 
@@ -39,7 +39,7 @@ def test_a_majority_or_the_half_with_the_lowest_rank(workers, is_majority):
         ({A: 1, B: 1, C: 1, D: 1}, (NEW,), False),
     ],
 )
-def test_those_that_have_ended_and_joined_nothing_since_do_not_count(ended, workers, is_majority):
+def test_workers_that_have_ended_and_joined_nothing_since_do_not_count(ended, workers, is_majority):
     before = Generation(1, "x", (A, B, C, D))
     assert Generation(3, "y", workers).is_majority_of(before, ended) == is_majority
 
@@ -77,7 +77,7 @@ def test_the_donor_is_the_first_that_has_the_state():
     assert Generation(2, "x", (A, B, C), (A,)).donor == B
 
 
-def test_who_was_left_out_of_a_generation_is_in_no_later_one():
+def test_a_worker_left_out_of_a_generation_is_in_no_later_one():
     lineage, first = Lineage(B, 4), Generation(1, "first", (A, B, C, D))
     lineage.join(first)
     lineage.start(first)

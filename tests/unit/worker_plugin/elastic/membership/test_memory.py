@@ -66,7 +66,7 @@ def test_the_next_process_learns_what_the_one_before_it_has_joined(folder):
     assert Memory("job", FIRST).former() == (THIRD.nonce, 15)
 
 
-def test_nothing_is_known_of_one_that_may_live():
+def test_nothing_is_known_of_a_process_that_may_be_alive():
     first = joined(FIRST, 1)
     second = Memory("job", SECOND)
     assert second.former() is None
@@ -75,7 +75,7 @@ def test_nothing_is_known_of_one_that_may_live():
     assert second.former() == (FIRST.nonce, 1)
 
 
-def test_a_process_that_is_killed_and_has_children(folder):
+def test_children_of_a_killed_process_do_not_keep_its_lock(folder):
     """Its orphans live on, and must not keep the lock."""
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], stdout=subprocess.PIPE)
     child = int(process.stdout.readline())
@@ -98,7 +98,7 @@ def test_other_jobs_ranks_and_hosts_know_nothing(folder, tmp_path_factory, monke
     assert Memory("job", SECOND).former() is None
 
 
-def test_one_that_leaves_in_order_leaves_nothing(folder):
+def test_a_process_that_leaves_cleanly_leaves_nothing_behind(folder):
     first = joined(FIRST, 1)
     first.erase()
     assert not list(folder.iterdir())
@@ -106,7 +106,7 @@ def test_one_that_leaves_in_order_leaves_nothing(folder):
     assert Memory("job", SECOND).former() is None
 
 
-def test_a_number_that_cannot_be_written_is_not_taken_for_the_last(folder, monkeypatch):
+def test_after_a_failed_write_the_previous_number_is_not_used(folder, monkeypatch):
     first = joined(FIRST, 1)
 
     def full(*_):
@@ -118,19 +118,19 @@ def test_a_number_that_cannot_be_written_is_not_taken_for_the_last(folder, monke
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
-def test_what_somebody_else_has_put_there(make, path):
+def test_foreign_objects_in_its_place_are_tolerated(make, path):
     make(path)
     joined(FIRST, 1).erase()
     joined(FIRST, 1).release()
 
 
 @pytest.mark.parametrize("record", [b"\xff", b"one", b"a b", b"a 1 2"])
-def test_a_file_that_is_no_record(record, path):
+def test_an_invalid_record_is_replaced(record, path):
     path.write_bytes(record)
     joined(FIRST, 1).release()
     assert Memory("job", SECOND).former() == (FIRST.nonce, 1)
 
 
-def test_a_host_without_the_folder(monkeypatch, folder):
+def test_a_missing_folder_is_tolerated(monkeypatch, folder):
     monkeypatch.setattr(module, "FOLDER", folder / "none")
     joined(FIRST, 1).release()

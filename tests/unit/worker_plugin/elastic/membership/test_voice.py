@@ -40,7 +40,7 @@ def heard(monkeypatch):
     return others
 
 
-def test_a_worker_that_says_other_nonsense_each_time_is_a_few_lines(heard, caplog):
+def test_a_worker_that_sends_varying_nonsense_is_logged_in_a_few_lines(heard, caplog):
     nonsense = (b"nonsense %d" % number for number in itertools.count())
     with caplog.at_level(logging.INFO):
         for _ in range(10_000):
@@ -48,7 +48,7 @@ def test_a_worker_that_says_other_nonsense_each_time_is_a_few_lines(heard, caplo
     assert 1 <= len(caplog.records) <= 20
 
 
-def test_a_host_moves_no_cursor(heard):
+def test_host_names_are_escaped(heard):
     fields = {"rank": 1, "nonce": "11" * 16, "host": "h\x1b[2J\u202e", "settings": "s", "number": 0}
     said = json.dumps(fields | {"generation": "", "waiting": False, "count": 1}).encode()
     assert heard(iter([said]))["11" * 16].host == r"h\x1b[2J\u202e"

@@ -82,7 +82,7 @@ def test_newcomers_are_taken_in_when_they_have_the_training(scene):
     assert scene.given[1:] == [[new(4)]]
 
 
-def test_those_who_are_there_remain_a_majority(scene):
+def test_the_present_workers_remain_a_majority(scene):
     assert scene.tend(*map(new, range(4, 10))) is None
     assert scene.given == [[new(4), new(5)]], "with the lowest rank, half are a majority"
 
@@ -102,7 +102,7 @@ BACK = Generation(4, "y", (*PRESENT.workers[:1], Worker(1, "a1"), *PRESENT.worke
         ((1,), {"training": Training(TRAINING.model, None, {})}, "different model or optimizer"),
     ],
 )
-def test_what_changes_meanwhile_abandons_the_donation(scene, newcomers, change, why):
+def test_a_change_in_the_meantime_abandons_the_donation(scene, newcomers, change, why):
     newcomers = [new(rank) for rank in newcomers]
     scene.tend(*newcomers)
     scene.donations[0].is_ready = True
@@ -118,7 +118,7 @@ def test_lower_ranks_must_be_fewer_and_a_single_one_may_always_come():
         assert scene.given == [expected]
 
 
-def test_a_rank_that_is_there_is_not_taken_in_and_of_two_alike_one_is(scene):
+def test_a_present_rank_is_not_taken_in_and_of_two_duplicates_only_one_is(scene):
     assert scene.tend(new(2)) is None
     assert scene.given == []
     assert scene.tend(new(1, "c"), new(1, "b")) is None
@@ -138,7 +138,7 @@ def test_newcomers_that_failed_together_are_tried_one_by_one(scene):
     assert scene.given[-1] == [new(6)]
 
 
-def test_newcomers_that_take_nothing_are_given_up(scene):
+def test_newcomers_that_receive_nothing_are_given_up(scene):
     scene.tend(new(1))
     scene.donations[0].is_stalled = True
     assert scene.tend(new(1)) is None
@@ -150,7 +150,7 @@ def test_newcomers_that_take_nothing_are_given_up(scene):
 
 
 @pytest.mark.parametrize("when", ["begin", "on the way"])
-def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, monkeypatch, caplog):
+def test_our_own_error_is_logged_and_not_repeated_at_each_step(scene, when, monkeypatch, caplog):
     scene.donating_fails = when == "begin"
     assert scene.tend(new(1)) is None
     if when == "on the way":
@@ -172,7 +172,7 @@ def test_an_error_of_ours_is_logged_and_does_not_come_at_each_step(scene, when, 
     assert len(scene.donations) == before + 1
 
 
-def test_a_loss_at_the_very_end(scene):
+def test_a_loss_at_the_very_end_is_retried(scene):
     scene.tend(new(1), new(4))
     scene.donations[0].is_ready = True
     assert scene.tend(new(1), new(4)) is not None

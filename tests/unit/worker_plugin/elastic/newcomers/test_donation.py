@@ -98,7 +98,7 @@ def assert_equal(ours: Training, theirs: Training) -> None:
 
 
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_newcomer_has_the_donors_bits_although_that_trains_on(steps_before):
+def test_a_newcomer_gets_the_donors_bits_while_the_donor_trains_on(steps_before):
     sums, ours = FakeSums(2), make(0)
     train(ours, steps_before)
     donation, client = donate(ours, sums)
@@ -132,7 +132,7 @@ def test_steps_are_kept_as_they_were_until_they_are_sent():
     assert_equal(ours, newcomer.training)
 
 
-def test_one_that_is_far_behind_is_taken_in_after_all(monkeypatch):
+def test_a_newcomer_that_is_far_behind_is_taken_in_after_all(monkeypatch):
     monkeypatch.setattr(module, "BACKLOG_BYTES_MIN", 0)
     sums, ours = FakeSums(2), make(0)
     train(ours, 1)
@@ -153,7 +153,7 @@ def test_one_that_is_far_behind_is_taken_in_after_all(monkeypatch):
 
 
 @pytest.mark.parametrize("why", ["weights", "closure"])
-def test_what_does_not_follow_from_steps_is_sent_whole(why, caplog):
+def test_state_that_does_not_follow_from_steps_is_sent_whole(why, caplog):
     sums, ours = FakeSums(2), make(0)
     donation, _ = donate(ours, sums)
     newcomer = Newcomer(sums)
@@ -210,7 +210,7 @@ def test_steps_that_need_more_memory_than_the_state_are_given_up(monkeypatch, ca
     assert "faster than the newcomers' links" in caplog.text
 
 
-def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
+def test_a_lost_newcomer_ends_only_the_donation():
     """A donation has its own thread, and the optimizer may call its hooks just then, so they stay until removed."""
     sums, ours = FakeSums(2), make(0)
     donation, client = donate(ours, sums)
@@ -227,7 +227,7 @@ def test_a_newcomer_that_is_lost_is_noticed_by_the_donation_alone():
     train(ours, 1)
 
 
-def test_one_that_takes_nothing(monkeypatch):
+def test_a_donation_that_stalls_is_noticed(monkeypatch):
     ours = make(0)
     donation, _ = donate(ours, FakeSums(2))
     assert donation.is_of(Training(ours.model, ours.optimizer, {"step": 3}))
@@ -258,7 +258,7 @@ def test_a_donation_that_waits_for_steps_is_not_stalled(monkeypatch):
     ("error", "kind"),
     [(WorkerLost("rank 1 has gone"), WorkerLost), (KeyError("a mistake of ours"), LocalProtocolError)],
 )
-def test_newcomers_that_do_not_connect_are_an_error_and_no_hang(error, kind):
+def test_newcomers_that_do_not_connect_are_an_error_and_not_a_hang(error, kind):
     def connect(donation):
         raise error
 
@@ -345,7 +345,7 @@ def test_another_optimizer_is_an_error_of_the_newcomer(make_optimizer, message):
     donation.abandon(WorkerLost("the newcomer has gone"))
 
 
-def test_the_trees_do_not_change_with_the_training():
+def test_the_trees_are_unaffected_by_further_training():
     ours = make(0)
     sums = FakeSums(2)
     before = copy.deepcopy(ours.state())

@@ -70,7 +70,7 @@ def test_repeated_steps_have_the_same_bits(make, options):
     assert theirs.optimizer.param_groups[0]["lr"] == ours.optimizer.param_groups[0]["lr"]
 
 
-def test_weights_that_change_by_themselves_are_noticed():
+def test_weights_changed_outside_of_steps_are_noticed():
     ours, theirs = training(), training()
     theirs.take_rest(copy.deepcopy(ours.rest()))
     assert theirs.digest() == ours.digest()
@@ -86,14 +86,14 @@ def test_weights_that_change_by_themselves_are_noticed():
     assert theirs.digest() == ours.digest()
 
 
-def test_sparse_gradients_cannot_be_told():
+def test_sparse_gradients_yield_no_step():
     embedding = nn.Embedding(10, 3, sparse=True)
     one = Training(embedding, torch.optim.SparseAdam(embedding.parameters()), {})
     embedding(torch.tensor([1, 2])).sum().backward()
     assert one.step() is None
 
 
-def test_without_an_optimizer():
+def test_training_without_an_optimizer():
     ours, theirs = (Training(training(seed=seed).model, None, {}) for seed in (0, 1))
     assert describe(ours.model) == describe(theirs.model) != describe(nn.Linear(5, 4))
     theirs.take_rest(ours.rest())
@@ -121,7 +121,7 @@ def test_steps_are_repeated_without_the_hooks_of_the_optimizer():
     assert len(calls) == 2
 
 
-def test_what_is_called_before_steps():
+def test_step_callbacks_run_until_removed():
     ours, calls = training(), []
     handle = ours.before_steps(lambda *_: calls.append(1))
     gradients(ours)
@@ -188,21 +188,21 @@ def test_buffers_come_with_their_shapes(by, persistent):
         (lambda: nn.Linear(2, 2), "no attribute `linear`"),
     ],
 )
-def test_buffers_of_another_kind(model, message):
+def test_mismatched_buffers_are_refused(model, message):
     ours = Training(Cached(), None, {})
     ours.model.linear.register_buffer("new", torch.ones(1))
     with pytest.raises(ConfigError, match=message):
         Training(model(), None, {}).take_buffers(ours.buffers())
 
 
-def test_a_model_that_cannot_load_a_state():
+def test_a_model_that_cannot_load_a_state_is_an_error():
     ours, theirs = training(), training()
     theirs.model.register_load_state_dict_post_hook(lambda *_: 1 / 0)
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         theirs.take(ours.state())
 
 
-def test_a_state_that_cannot_be_sent_is_noticed_before_anybody_needs_it():
+def test_a_state_that_cannot_be_sent_is_noticed_before_it_is_needed():
     ours = training()
     ours.check()
     ours.optimizer.param_groups[0]["note"] = print

@@ -112,7 +112,8 @@ class Reports:
         self._handed_over.append(-1 if ended_at is None else int(1e6 * (time.monotonic() - ended_at)))
         self._parameters += bucket.parameters()
         gradients = bucket.gradients()
-        dtype = torch.float32 if bucket.buffer().itemsize < 4 else None
+        # In float32 the squares of finite gradients would overflow above 1.8e19.
+        dtype = torch.complex128 if bucket.buffer().is_complex() else torch.float64
         norms = torch._foreach_norm(gradients, 2, dtype=dtype)
         self._bad.append(torch.stack(norms).isfinite().logical_not_())
 

@@ -150,12 +150,15 @@ def test_skipped_steps_while_ddp_orders_its_buckets(
 def spoiled(
     rank: Any, reducers: list[str], job: str, dtype: torch.dtype
 ) -> tuple[list[StepReport | None], list[str], float]:
-    """Put an Inf in rank 2's first layer in steps 1 and 2, and a NaN in rank 1's third layer in step 2."""
+    """Put an Inf in rank 2's first layer in steps 1 and 2, and a NaN in rank 1's third layer in step 2.
+
+    In step 3 a large gradient is finite.
+    """
     model = Model().to(dtype)
     module = DistributedDataParallel(model, bucket_cap_mb=0.0001)
     state = attach(module, rank.state(reducers, job, wire_dtype="bf16"))
     state.report_steps(module)
-    spoils = {(2, 1): (0, "inf"), (2, 2): (0, "inf"), (1, 2): (2, "nan")}
+    spoils = {(2, 1): (0, "inf"), (2, 2): (0, "inf"), (1, 2): (2, "nan"), (0, 3): (1, "3e38")}
     step = 0
 
     def spoil(layer: int, gradient: torch.Tensor) -> torch.Tensor:

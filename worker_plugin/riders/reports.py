@@ -111,11 +111,7 @@ class Reports:
         ended_at = self._ended_at
         self._handed_over.append(-1 if ended_at is None else int(1e6 * (time.monotonic() - ended_at)))
         self._parameters += bucket.parameters()
-        gradients = bucket.gradients()
-        # In float32 the squares of finite gradients would overflow above 1.8e19.
-        dtype = torch.complex128 if bucket.buffer().is_complex() else torch.float64
-        norms = torch._foreach_norm(gradients, 2, dtype=dtype)
-        self._bad.append(torch.stack(norms).isfinite().logical_not_())
+        self._bad.append(_are_finite(bucket.gradients()).logical_not_())
 
     def after_bucket(self, bucket: GradBucket, future: Future) -> None:
         """Send this rank's report to the others after the last bucket."""
@@ -204,3 +200,14 @@ def _lateness(times: Mapping[str, list[int]]) -> dict[str, tuple[float, ...]]:
         name: tuple((at - least) / 1e6 for at, least in zip(row, first, strict=True))
         for name, row in times.items()
     }
+
+
+def _are_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Return for each gradient of a bucket whether all its elements are finite, without waiting for a GPU."""
+    first = gradients[0]
+    if first.device.type == "cpu":  # an eighth of the time, but squares of elements above 1.8e19 overflow
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32 if first.itemsize < 4 else None)
+        if (finite := torch.stack(norms).isfinite()).all():
+            return finite
+    dtype = torch.complex128 if first.is_complex() else torch.float64
+    return torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)).isfinite()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import grpc
 from reduction.errors import ConfigError
-from reduction.security.expiry import Validity, date, validities
+from reduction.security.certificate_dates import Validity, date, validities
 from reduction.security.tls import TlsFiles
 from reduction.security.tokens import TokenTable, read_tokens
 

@@ -28,7 +28,7 @@ from reducer.observe.page.routes import routes
 from reducer.observe.page.sampler import Sampler, look_at_all
 from reducer.observe.status import StatusAccess
 from reducer.process import service_manager
-from reducer.process.allowed import log_what_is_used
+from reducer.process.log_resources import log_what_is_used
 from reducer.process.stopping import Stopping
 from reducer.process.under_supervisor import UnderSupervisor
 from reducer.process.unused import NoJob, Unused

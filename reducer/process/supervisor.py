@@ -27,7 +27,7 @@ from reduction.security.tokens import read_tokens
 from reducer.binding import check_ports, hold_ports
 from reducer.config import ReducerConfig
 from reducer.process import service_manager
-from reducer.process.allowed import log_what_is_used
+from reducer.process.log_resources import log_what_is_used
 from reducer.process.messages import metrics_line
 from reducer.process.restarts import Restarts
 from reducer.process.serving_process import ServingProcess

@@ -141,7 +141,7 @@ def test_weaker_rules_fail(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             RankCore,
             "_leave_if_done",
-            lambda self, now: self.state is State.CLOSING and self._leave(),
+            lambda self, now: self.state is State.CLOSING and self._say_goodbye(),
         )
     else:  # treat a rank that sent Hello on an earlier stream of the epoch as present
         monkeypatch.setattr(Job, "on_lost", _lose_but_keep_hello)

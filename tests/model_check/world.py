@@ -514,7 +514,7 @@ def _forget_times(core: RankCore) -> None:
     core.patience = Patience(core.identity.stall_warn_s, core._actions)
     core.stalls._warned_at.clear()
     # The next tick would find this out. Doing it now saves a state, whatever else happens before that tick.
-    core.roster.look_around(core.identity.rank, core.identity.world_size, 0.0)
+    core.roster.update_met_since(core.identity.rank, core.identity.world_size, 0.0)
     for link in core.roster:
         link.lost_since = dict.fromkeys(link.lost_since, 0.0)
         if link.lane is not None:

@@ -93,11 +93,11 @@ class Epochs:
         self.window.regrid(configuration.chunk_bytes)
         for link in self.roster:
             if link.lane is not None:
-                link.leave_lane()
+                link.drop_lane()
                 self._actions.append(Divert(link.id))
         for link in self.roster:
             self.greet(link)
-            self.leave(link, now)
+            self.release(link, now)
 
     @property
     def _is_mixed(self) -> bool:
@@ -117,7 +117,7 @@ class Epochs:
         link.acked = self.window.held
         self._actions.append(Send(link.id, Hello(self.configuration, self.window.held)))
 
-    def leave(self, link: Link, now: float) -> None:
+    def release(self, link: Link, now: float) -> None:
         """Disconnect from a draining reducer that is not a member and waits for us to leave. Dialling continues."""
         if self.configuration is not None and link.is_up and link.is_draining and not self.is_member(link):
             self.roster.on_lost(link, ReducerDraining(f"{link.address} is draining"), now)

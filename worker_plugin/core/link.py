@@ -136,7 +136,7 @@ class Link:
         self.error = error or self.error
         self.is_absent = isinstance(error, ReducerAbsent)
         self.dial_at = now + REDIAL_S[min(self.dials, len(REDIAL_S) - 1)]
-        self.leave_lane()
+        self.drop_lane()
         self.peers.clear()
         self.present.clear()
         self.lost_since.clear()
@@ -146,7 +146,7 @@ class Link:
         self.is_spare = False
         self.waiting = None
 
-    def leave_lane(self) -> None:
+    def drop_lane(self) -> None:
         """Stop pushing in the present epoch, and remember what was learned about the path."""
         if self.lane is not None:
             self.credit_before = self.lane.credit
@@ -184,7 +184,7 @@ class Link:
         is_same_stream = (peer.nonce, peer.streams) == (before.nonce, before.streams)
         return peer.presence is Presence.LOST or (is_present and not is_same_stream)
 
-    def has_left(self) -> Peer | None:
+    def departed(self) -> Peer | None:
         """Return a rank that said Goodbye there, if any."""
         return next(iter(self.left.values()), None)
 

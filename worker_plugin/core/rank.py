@@ -240,7 +240,7 @@ class RankCore:
             case Tick():
                 self._begin(now)
                 self.roster.dial(now, self._join())
-                self.roster.look_around(self.identity.rank, self.identity.world_size, now)
+                self.roster.update_met_since(self.identity.rank, self.identity.world_size, now)
             case Close():
                 self.close_due = min(self.close_due, now + self.identity.close_timeout_s)
         if are_there or now >= self.close_due or isinstance(self._verdict(now), Reconfigure):
@@ -263,7 +263,7 @@ class RankCore:
     def _on_broke(self, error: ReductionError, now: float) -> None:
         """Fail immediately if the others can be told why. Before the first epoch not all of them are there."""
         if self.state is State.CLOSING:  # all results are here, and none of the user's data is lost
-            self._leave()
+            self._say_goodbye()
             return
         if self.epochs.number and self.roster.up:
             raise error
@@ -275,9 +275,9 @@ class RankCore:
     def _on_issued(self, collective: Collective, now: float) -> None:
         if self.state is State.CLOSING:  # its copy was under way when the user closed
             self._actions.append(Fail(ClosedError(f"closed before collective {self.window.issued} was sent")))
-            self._leave()
+            self._say_goodbye()
             return
-        if (left := self.roster.left) is not None:
+        if (left := self.roster.departed) is not None:
             raise PeerLeft(
                 f"rank {left.rank} ({left.host}) closed, but this rank issued collective {self.window.issued}: see "
                 f"rank {left.rank}'s log"
@@ -293,7 +293,7 @@ class RankCore:
         if not self.window.is_idle:
             count = self.window.issued - self.window.held
             self._actions.append(Fail(ClosedError(f"closed with {count} collectives in flight")))
-            self._leave()
+            self._say_goodbye()
             return
         self.close_due = now + self.identity.close_timeout_s
         self.epochs.acknowledge()
@@ -310,10 +310,10 @@ class RankCore:
             return
         everybody_done = self.window.minimum >= self.window.issued
         late = self.close_due is not None and now >= self.close_due
-        if everybody_done or self.roster.left is not None or late:
-            self._leave()
+        if everybody_done or self.roster.departed is not None or late:
+            self._say_goodbye()
 
-    def _leave(self) -> None:
+    def _say_goodbye(self) -> None:
         self.state = State.CLOSED
         goodbye = Goodbye(self.window.held, min(self.window.minimum, self.window.issued))
         self._actions += [Send(link.id, goodbye) for link in self.roster.up]
@@ -347,7 +347,7 @@ class RankCore:
                     if self.identity.rank == 0:
                         texts = [f"lost the stream of rank {rank} to {link.address}" for rank in sorted(lost)]
                         self._actions += [Log(INFO, text) for text in texts]
-                self.epochs.leave(link, now)
+                self.epochs.release(link, now)
                 self._judge(now)
                 if link.is_draining and not was_draining:
                     self._on_drain(link)
@@ -374,7 +374,7 @@ class RankCore:
         """Have rank 0 report that no reducer can take over. If one can, the log line of the new epoch reports it."""
         others = [other for other in self.roster if other is not link and not other.is_draining]
         can_leave = any(other.sees_all(self.identity.world_size) for other in others)
-        ends = self.state is State.CLOSING or self.roster.left is not None
+        ends = self.state is State.CLOSING or self.roster.departed is not None
         if can_leave or ends or self.identity.rank:
             return
         text = (
@@ -434,9 +434,9 @@ class RankCore:
         if self.epochs.is_calm:
             self.patience.rest()
         else:
-            self.roster.look_around(self.identity.rank, self.identity.world_size, now)
+            self.roster.update_met_since(self.identity.rank, self.identity.world_size, now)
             self.patience.check(self._view(now))
-        if not (self.epochs.is_calm and self.roster.is_calm):
+        if not (self.epochs.is_calm and self.roster.is_settled):
             self._judge(now)
         self._pace(sent, now)
         if self.leader is not None:

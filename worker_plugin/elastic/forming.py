@@ -34,7 +34,7 @@ from worker_plugin.elastic.membership.council import (
 )
 from worker_plugin.elastic.membership.entries import Offer, Said, generation_from_fields
 from worker_plugin.elastic.membership.lineage import Generation, Lineage, Worker
-from worker_plugin.elastic.membership.memory import Memory
+from worker_plugin.elastic.membership.predecessor import HostRecord
 from worker_plugin.elastic.membership.voice import Voice
 from worker_plugin.elastic.newcomers.donation import Donation, follow
 from worker_plugin.elastic.newcomers.training import Training
@@ -72,7 +72,7 @@ class Forming:
         self._changed, self._check = changed, check
         self.own = Worker(config.rank, secrets.token_hex(16))
         self._lineage = Lineage(self.own, config.world_size)
-        self._memory = Memory(config.job, self.own)
+        self._record = HostRecord(config.job, self.own)
         #: The generation that all workers have agreed to change to.
         self._planned: Generation | None = None
         #: Whether this worker has begun to take a training, and the ids of the offers it accepted.
@@ -130,10 +130,10 @@ class Forming:
     def end(self, *, in_order: bool) -> None:
         """Tell the others that this worker will join nothing more, so that they need not wait for it."""
         if in_order:
-            self._memory.erase()
+            self._record.erase()
         self.say(is_waiting=False, proposal=None, has_ended=True)
         self._voice.close()
-        self._memory.release()
+        self._record.release()
 
     def wait_closed(self) -> None:
         """Wait briefly until the others have been told."""
@@ -155,7 +155,7 @@ class Forming:
             with self._changed:
                 self._check()
                 planned, self._planned = self._planned, None
-            if (former := self._memory.former()) is not None:
+            if (former := self._record.former()) is not None:
                 self.say(former=former)
             now = time.monotonic()
             unheard = self._voice.why_unheard()
@@ -209,7 +209,7 @@ class Forming:
 
     def _join(self, generation: Generation) -> Client | None:
         """Join a generation. Return its communicator once it has started, or None if it never will."""
-        self._memory.keep(generation.number)
+        self._record.keep(generation.number)
         self._lineage.join(generation)
         self.say(is_waiting=False)
         client = client_of(self._config, self.own, generation, self._local_size)

@@ -41,10 +41,7 @@ from worker_plugin.client import Client
 from worker_plugin.communicator import CLOSED, Request
 from worker_plugin.config import PluginConfig
 from worker_plugin.discovery import meeting_point
-from worker_plugin.elastic.clients import (
-    LOSSES,
-    request_for,
-)
+from worker_plugin.elastic.clients import LOSSES, request_for
 from worker_plugin.elastic.forming import PAUSE_S, Forming
 from worker_plugin.elastic.ledger import Entry, Ledger, bytes_of
 from worker_plugin.elastic.membership.entries import Offer

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from reduction.errors import ConfigError
 from reduction.limits import FILE_BYTES_MAX
-from reduction.security.expiry import validities
+from reduction.security.certificate_dates import validities
 
 log = logging.getLogger(__name__)
 

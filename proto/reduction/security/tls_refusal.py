@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import time
 
-from reduction.security.expiry import validity
+from reduction.security.certificate_dates import validity
 from reduction.security.tls import TlsFiles
 
 #: Timeout for the handshake and the first byte of the answer, in seconds.

@@ -134,7 +134,9 @@ def test_a_memory_limit_beyond_the_machine_logs_a_warning(serve):
     warning = (
         f"--memory-limit {1 << 50} is more than the {memory()} bytes of memory that this machine or container"
     )
-    assert f"level=WARNING logger=reducer.process.allowed pid={reducer.pid} {warning}" in reducer.log.text
+    assert (
+        f"level=WARNING logger=reducer.process.log_resources pid={reducer.pid} {warning}" in reducer.log.text
+    )
     assert status_of(reducer.address)["memory_limit_bytes"] == 1 << 50
 
 

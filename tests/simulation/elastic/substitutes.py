@@ -21,7 +21,7 @@ from reducer.transports import lobby_calls
 from worker_plugin import client, driver, ending
 from worker_plugin.config import PluginConfig
 from worker_plugin.elastic import clients, forming, steps, worker
-from worker_plugin.elastic.membership import memory
+from worker_plugin.elastic.membership import predecessor
 from worker_plugin.elastic.membership.lineage import Generation, Worker
 from worker_plugin.elastic.newcomers import admission, donation
 from worker_plugin.tensors import staging
@@ -137,7 +137,7 @@ def _names(folder: Path) -> list[tuple[Any, dict[str, Any]]]:
         (worker, blocking | {"make_future": _make_future, "_all": _Open("open_workers")}),
         (forming, blocking | {"secrets": secrets, "socket": socket, "client_of": _client_of}),
         (steps, {"time": _TIME}),
-        (memory, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=_nothing)}),
+        (predecessor, {"FOLDER": _HostFolder(folder), "fork": SimpleNamespace(register=_nothing)}),
         (admission, {"time": _TIME, "secrets": secrets, "log_setup": silent}),
         (donation, blocking),
         (

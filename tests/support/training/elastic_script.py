@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_plugin import ReductionState, attach
-from worker_plugin.elastic.membership import memory
+from worker_plugin.elastic.membership import predecessor
 from worker_plugin.elastic.newcomers.training import Training
 from worker_plugin.elastic.sampler import ElasticSampler
 
@@ -54,7 +54,7 @@ def sum_something(*_: object) -> None:
     state.all_reduce(torch.ones(3)).wait()
 
 
-memory.FOLDER = Path(os.environ.get("HOST", memory.FOLDER))
+predecessor.FOLDER = Path(os.environ.get("HOST", predecessor.FOLDER))
 if "FREEZE" in os.environ:
     setattr(Training, os.environ["FREEZE"], freeze)
 steps, pause_s = int(os.environ["STEPS"]), float(os.environ.get("PAUSE_S", "0.05"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 from reduction.errors import ConfigError
-from reduction.security.expiry import date
+from reduction.security.certificate_dates import date
 from support.network.certificates import Authority
 
 from reducer.credentials import DAY_S, Certificates, Tokens, _Watch

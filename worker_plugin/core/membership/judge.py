@@ -253,14 +253,14 @@ def _membership(view: View) -> Verdict | None:
         for link, member in zip(members, view.configuration.members, strict=True)
         if link not in whole
     ]
-    left = [*whole, *others]
-    left = [link for link in left if not link.is_fallback] or left
-    again = {link.address for link in left}
+    remaining = [*whole, *others]
+    remaining = [link for link in remaining if not link.is_fallback] or remaining
+    again = {link.address for link in remaining}
     if view.on_reducer_loss == "wait":
         dialled = {link.address for link in view.links if link.phase is not LinkPhase.RETIRED} - again
-        if len(left) < len(members) or any(address in dialled for _, address in lost):
+        if len(remaining) < len(members) or any(address in dialled for _, address in lost):
             return None
-        return Reconfigure(with_share(left), "all reducers are back")
+        return Reconfigure(with_share(remaining), "all reducers are back")
     # A member whose process is gone never comes back, so do not wait for it.
     gone = {link.address for link in view.links if link.is_up or link.is_absent}
     may_return = any(link is not None or address not in gone for link, address in lost)
@@ -275,8 +275,8 @@ def _membership(view: View) -> Verdict | None:
         )
         return GiveUp(error) if is_sure and _lost_rank(view) is None else None
     if all(address in again for _, address in lost):
-        return Reconfigure(with_share(left), f"{names} restarted")
-    return Reconfigure(with_share(left), f"lost {names}", lacks_some=True) if left else None
+        return Reconfigure(with_share(remaining), f"{names} restarted")
+    return Reconfigure(with_share(remaining), f"lost {names}", lacks_some=True) if remaining else None
 
 
 def _lost_rank(view: View) -> ReductionError | None:
@@ -296,14 +296,15 @@ def _lost_rank(view: View) -> ReductionError | None:
                 f"may say why (out of memory?)"
             )
     # A rank that left cleanly needs no other rank, but one that still waits for results would wait forever.
-    left = next((peer for link in live if (peer := link.has_left()) is not None), None)
+    departed = next((peer for link in live if (peer := link.departed()) is not None), None)
     waits = (view.broken_since, view.unstarted_since)
     stuck = view.configuration is None or any(
         since is not None and view.now >= since + GRACE_S for since in waits
     )
-    if left is not None and stuck and not view.is_idle:
+    if departed is not None and stuck and not view.is_idle:
         return PeerLeft(
-            f"rank {left.rank} ({left.host}) closed while this rank was waiting for results: see rank {left.rank}'s log"
+            f"rank {departed.rank} ({departed.host}) closed while this rank was waiting for results: see rank "
+            f"{departed.rank}'s log"
         )
     return None
 

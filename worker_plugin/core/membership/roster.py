@@ -85,7 +85,7 @@ class Roster:
         return [link for link in self.links if link.is_up]
 
     @property
-    def is_calm(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether time alone changes nothing: no link is down or new, no rank is lost, no reducer drains."""
         return all(
             link.phase is LinkPhase.RETIRED
@@ -94,11 +94,11 @@ class Roster:
         )
 
     @property
-    def left(self) -> Peer | None:
+    def departed(self) -> Peer | None:
         """A rank that said Goodbye, if one did."""
-        return next((peer for link in self.links if (peer := link.has_left()) is not None), None)
+        return next((peer for link in self.links if (peer := link.departed()) is not None), None)
 
-    def look_around(self, rank: int, world_size: int, now: float) -> None:
+    def update_met_since(self, rank: int, world_size: int, now: float) -> None:
         """Update `met_since`."""
         seen: set[int] = set().union(*(link.present for link in self.links))
         if not seen.issuperset(range(world_size) if rank == 0 else (0,)):

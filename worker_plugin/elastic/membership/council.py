@@ -8,7 +8,7 @@
                   present, and a reducer has been heard for HEARD_S
                   some have one                                        wait until they take it in, however long that
                                                                        takes (donation.py); by then they know whether
-                                                                       its predecessor has ended (memory.py)
+                                                                       its predecessor has ended (predecessor.py)
                   nothing is heard of them any more, not even that     wait, at most `join_timeout_s`: perhaps no
                   they have left                                       reducer could be reached
                   all that have one leave while it takes the training  WorkersMissing

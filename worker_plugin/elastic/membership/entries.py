@@ -57,8 +57,8 @@ class Said:
     #: The nonces of newcomers that it cannot give the training, and the reason.
     refused: tuple[str, ...] = ()
     refusal: str = ""
-    #: What it found on its host about an ended process that had its rank (memory.py): its nonce, and the highest number
-    #: of a generation that it had joined.
+    #: What it found on its host about an ended process that had its rank (predecessor.py): its nonce, and the
+    #: highest number of a generation that it had joined.
     former: tuple[str, int] | None = None
     #: Whether it will join no further generation. This is its final statement.
     has_ended: bool = False

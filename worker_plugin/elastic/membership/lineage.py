@@ -8,7 +8,7 @@ The rule: a worker joins a generation only if it has a **majority** of the last 
 worker knows to have started, and of every generation that it has joined since. Half of the workers are a
 majority if they include the first one, which has the lowest rank. A newcomer joins its first generation
 as if it had been in the previous one. Workers that are known to have ended, and to have joined nothing
-since a generation, do not count in it (memory.py). The first generation of a job must instead have all
+since a generation, do not count in it (predecessor.py). The first generation of a job must instead have all
 workers of the job's size.
 
 Why this suffices: let G and H have started, and let each be the current generation of all of its workers.

@@ -38,7 +38,7 @@ def test_an_ended_stream_leaves_only_its_reason_until_the_next_welcome():
     broken = ReducerUnavailable("reset")
     link.down(broken, 5.0)
     assert (link.phase, link.lane, link.peers, link.lost_since) == (LinkPhase.DOWN, None, {}, {})
-    assert (link.is_draining, link.has_left(), link.sees(0)) == (False, None, False)
+    assert (link.is_draining, link.departed(), link.sees(0)) == (False, None, False)
     link.down(None, 6.0)
     assert link.error is broken
     link.on_welcome(WELCOME, 7.0)
@@ -52,7 +52,7 @@ def test_see_reports_ranks_that_were_present_and_are_now_lost():
     assert link.see(peers("PLL"), 5.0) == set()
     assert link.lost_since == {1: 4.0, 2: 3.0}, "the first report in a row counts"
     assert link.see(peers("PPG", draining=True), 6.0) == set()
-    assert (link.has_left().rank, link.is_draining) == (2, True)
+    assert (link.departed().rank, link.is_draining) == (2, True)
     assert link.see(peers("LLGL"), 7.0) == {0, 1}, "rank 3 was never present here"
     assert link.lost_since == {0: 7.0, 1: 7.0, 3: 7.0}
     assert not link.is_draining

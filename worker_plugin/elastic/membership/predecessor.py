@@ -28,7 +28,7 @@ FOLDER = Path("/dev/shm")
 _RECORD_BYTES = 128
 
 
-class Memory:
+class HostRecord:
     """The file of one worker. Without access to it, nothing is remembered. For the elastic thread; `erase` for any.
 
     Args:

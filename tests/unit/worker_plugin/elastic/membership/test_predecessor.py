@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from worker_plugin.elastic.membership import memory as module
+from worker_plugin.elastic.membership import predecessor as module
 from worker_plugin.elastic.membership.lineage import Worker
-from worker_plugin.elastic.membership.memory import Memory
+from worker_plugin.elastic.membership.predecessor import HostRecord
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
 FIRST, SECOND, THIRD = (Worker(3, letter * 32) for letter in "abc")
@@ -17,10 +17,10 @@ FIRST, SECOND, THIRD = (Worker(3, letter * 32) for letter in "abc")
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from worker_plugin.elastic.membership import memory
+from worker_plugin.elastic.membership import predecessor
 from worker_plugin.elastic.membership.lineage import Worker
-memory.FOLDER = Path(sys.argv[1])
-mine = memory.Memory("job", Worker(3, "a" * 32))
+predecessor.FOLDER = Path(sys.argv[1])
+mine = predecessor.HostRecord("job", Worker(3, "a" * 32))
 assert mine.former() is None
 mine.keep(1)
 mine.keep(4)
@@ -45,8 +45,8 @@ def path(folder):
     return path
 
 
-def joined(own: Worker, *numbers: int) -> Memory:
-    memory = Memory("job", own)
+def joined(own: Worker, *numbers: int) -> HostRecord:
+    memory = HostRecord("job", own)
     assert memory.former() is None
     for number in numbers:
         memory.keep(number)
@@ -55,20 +55,20 @@ def joined(own: Worker, *numbers: int) -> Memory:
 
 def test_the_next_process_learns_what_the_one_before_it_has_joined(folder):
     joined(FIRST, 1, 12, 13).release()
-    second = Memory("job", SECOND)
+    second = HostRecord("job", SECOND)
     assert second.former() == (FIRST.nonce, 13)
     assert second.former() is None
     second.release()
-    third = Memory("job", THIRD)  # the second one has joined nothing
+    third = HostRecord("job", THIRD)  # the second one has joined nothing
     assert third.former() == (FIRST.nonce, 13)
     third.keep(15)
     third.release()
-    assert Memory("job", FIRST).former() == (THIRD.nonce, 15)
+    assert HostRecord("job", FIRST).former() == (THIRD.nonce, 15)
 
 
 def test_nothing_is_known_of_a_process_that_may_be_alive():
     first = joined(FIRST, 1)
-    second = Memory("job", SECOND)
+    second = HostRecord("job", SECOND)
     assert second.former() is None
     second.keep(2)  # it has no file
     first.release()
@@ -79,7 +79,7 @@ def test_children_of_a_killed_process_do_not_keep_its_lock(folder):
     """Its orphans live on, and must not keep the lock."""
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)], stdout=subprocess.PIPE)
     child = int(process.stdout.readline())
-    second = Memory("job", SECOND)
+    second = HostRecord("job", SECOND)
     assert second.former() is None
     process.kill()
     process.wait()
@@ -92,10 +92,10 @@ def test_children_of_a_killed_process_do_not_keep_its_lock(folder):
 
 def test_other_jobs_ranks_and_hosts_know_nothing(folder, tmp_path_factory, monkeypatch):
     joined(FIRST, 1).release()
-    assert Memory("other", SECOND).former() is None
-    assert Memory("job", Worker(2, SECOND.nonce)).former() is None
+    assert HostRecord("other", SECOND).former() is None
+    assert HostRecord("job", Worker(2, SECOND.nonce)).former() is None
     monkeypatch.setattr(module, "FOLDER", tmp_path_factory.mktemp("host"))
-    assert Memory("job", SECOND).former() is None
+    assert HostRecord("job", SECOND).former() is None
 
 
 def test_a_process_that_leaves_cleanly_leaves_nothing_behind(folder):
@@ -103,7 +103,7 @@ def test_a_process_that_leaves_cleanly_leaves_nothing_behind(folder):
     first.erase()
     assert not list(folder.iterdir())
     first.release()
-    assert Memory("job", SECOND).former() is None
+    assert HostRecord("job", SECOND).former() is None
 
 
 def test_after_a_failed_write_the_previous_number_is_not_used(folder, monkeypatch):
@@ -114,7 +114,7 @@ def test_after_a_failed_write_the_previous_number_is_not_used(folder, monkeypatc
 
     monkeypatch.setattr(os, "pwrite", full)
     first.keep(2)
-    assert Memory("job", SECOND).former() is None
+    assert HostRecord("job", SECOND).former() is None
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
@@ -128,7 +128,7 @@ def test_foreign_objects_in_its_place_are_tolerated(make, path):
 def test_an_invalid_record_is_replaced(record, path):
     path.write_bytes(record)
     joined(FIRST, 1).release()
-    assert Memory("job", SECOND).former() == (FIRST.nonce, 1)
+    assert HostRecord("job", SECOND).former() == (FIRST.nonce, 1)
 
 
 def test_a_missing_folder_is_tolerated(monkeypatch, folder):

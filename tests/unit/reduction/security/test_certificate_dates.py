@@ -7,7 +7,7 @@ import pytest
 import trustme
 from cryptography import x509
 from reduction.errors import ConfigError
-from reduction.security.expiry import Validity, date, validities
+from reduction.security.certificate_dates import Validity, date, validities
 
 
 def issued(*not_after):

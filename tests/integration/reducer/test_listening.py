@@ -98,7 +98,7 @@ def test_a_name_is_looked_up_once(both, monkeypatch):
     assert binding.shown(BOTH, 7) == "127.0.0.1:7,[::1]:7"
 
 
-def test_a_port_that_is_taken_on_one_of_the_addresses(both):
+def test_a_port_that_is_taken_on_one_of_the_addresses(both, free_port):
     async def run(port):
         grpc = GrpcServer(Engine(memory_limit_bytes=1 << 20))
         for bind in (lambda: DataPort().start(BOTH, port), lambda: grpc.bind(f"{BOTH}:{port}")):
@@ -108,8 +108,9 @@ def test_a_port_that_is_taken_on_one_of_the_addresses(both):
                 bind()
         await grpc.stop(0)
 
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
-        asyncio.run(run(taken.getsockname()[1]))
+    port = free_port()  # at 127.0.0.1
+    with socket.create_server(("::1", port), family=socket.AF_INET6):
+        asyncio.run(run(port))
 
 
 def test_ipv6_only_is_refused_because_grpc_does_not_support_it(monkeypatch):

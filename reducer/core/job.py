@@ -389,14 +389,7 @@ class Job:
         return slot
 
     def _complete(self, key: SlotKey, slot: Slot, last: int, now: float) -> Publish:
-        """Close a slot that every rank has pushed to, and return the action that publishes its sum.
-
-        Args:
-            key: of the slot.
-            slot: the slot.
-            last: the rank whose push has completed it.
-            now: in seconds.
-        """
+        """Close a slot that rank `last` has completed, and return the action that publishes its sum."""
         self._check_order(key.seq, key.chunk)
         del self.slots[key.seq, key.chunk]
         self.waits.note(last, now - slot.opened_at, now)

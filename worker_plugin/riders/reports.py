@@ -205,7 +205,9 @@ def _lateness(times: Mapping[str, list[int]]) -> dict[str, tuple[float, ...]]:
 def _are_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Return for each gradient of a bucket whether all its elements are finite, without waiting for a GPU."""
     first = gradients[0]
-    if first.device.type == "cpu":  # an eighth of the time, but squares of elements above 1.8e19 overflow
+    if first.device.type == "cpu":
+        # This takes an eighth of the time of float64. A norm that is not finite proves nothing, because squares of
+        # elements above 1.8e19 overflow.
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float32 if first.itemsize < 4 else None)
         if (finite := torch.stack(norms).isfinite()).all():
             return finite

@@ -46,11 +46,11 @@ def path(folder):
 
 
 def joined(own: Worker, *numbers: int) -> HostRecord:
-    memory = HostRecord("job", own)
-    assert memory.former() is None
+    record = HostRecord("job", own)
+    assert record.former() is None
     for number in numbers:
-        memory.keep(number)
-    return memory
+        record.keep(number)
+    return record
 
 
 def test_the_next_process_learns_what_the_one_before_it_has_joined(folder):
